@@ -89,7 +89,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Hold what was seen of one run. ``lives`` are the trainers: the old one first, then those created since.
+    """Hold the observations of one run. ``lives`` are the trainers: the old one first, then those created since.
 
     ``waited`` are the reasons for which kubelet showed the trainer as waiting. ``died``: the trainer exited by itself,
     before it was killed.
@@ -142,7 +142,7 @@ def draw(chosen: Sequence[Subject], *, count: int, seed: int) -> Iterator[Plan]:
 
 
 def judge(outcome: Outcome) -> frozenset[Wrong]:
-    """Return what was wrong in a run."""
+    """Return the violations of a run."""
     before, after = outcome.before, outcome.after
     found = set()
     if any(phase not in (judging.RUNNING, "Pending") for phase in after.phases[len(before.phases) :]):
@@ -255,7 +255,7 @@ class Waiting:
                 await asyncio.gather(task, return_exceptions=True)
 
     def turn_page(self) -> None:
-        """Forget what was seen."""
+        """Forget the observations."""
         self._reasons.clear()
 
     def of(self, subject: Subject) -> frozenset[str]:

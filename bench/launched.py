@@ -136,7 +136,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """Hold what is seen of one pod. ``lives`` are the steps from which its programs have begun, ``programs`` run.
+    """Hold the observations of one pod. ``lives`` are the steps from which its programs have begun, ``programs`` run.
 
     ``overlaps`` began while another one ran, ``beside_frozen`` while another one existed that ran no more.
     """
@@ -172,7 +172,7 @@ def _moment(chance: random.Random) -> float:
 
 
 def judge(before: Now, after: Now, blow: Blow | None, *, hit: int | None) -> frozenset[Wrong]:
-    """Return what was wrong with one pod in a run. ``hit`` is the program that got the fault."""
+    """Return the violations of one pod in a run. ``hit`` is the program that got the fault."""
     found = set()
     began = after.lives[len(before.lives) :]
     if after.overlaps > before.overlaps:

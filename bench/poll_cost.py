@@ -49,7 +49,7 @@ def main() -> None:
     calls = Timed()
     nvml = reader.Reader(pynvml=pynvml, calls=calls)
     assert isinstance(nvml.init(), Value), "NVML does not start"
-    nvml.snapshot(full=True)  # reads what is read once
+    nvml.snapshot(full=True)  # reads the constants, once
     cheap, cheap_work = _polls(nvml, full=False, rounds=rounds)
     calls.took.clear()
     full, full_work = _polls(nvml, full=True, rounds=rounds)

@@ -1,7 +1,7 @@
 """Build a fake C library, and share its state with the processes that load it.
 
 The state is one memory-mapped file, whose structures are those of the library's header. Each change counts up the
-state's ``generation`` and wakes who waits for that by a futex, so a client that waits or hangs sees it at once.
+state's ``generation`` and wakes clients that wait for that by a futex, so a client that waits or hangs sees it at once.
 """
 
 import contextlib
@@ -112,7 +112,7 @@ class Controlled:
 
     @contextlib.contextmanager
     def _change(self) -> Iterator[Any]:
-        """Lock out other writers, provide the state, then tell all clients that it has changed."""
+        """Lock out other writers, provide the state, then wake all clients because it has changed."""
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         try:
             yield self._state

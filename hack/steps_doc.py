@@ -56,7 +56,7 @@ def _text(template: str, report: Json) -> str:
 
 
 def _measured(ways: Json) -> Json:
-    """Return the ways after which the program went on."""
+    """Return the ways after which the program continued."""
     return {name: way for name, way in ways.items() if "none" not in way}
 
 

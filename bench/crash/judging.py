@@ -86,7 +86,7 @@ class Now:
 
 
 def unsettled(now: Now, faults: Iterable[Injected]) -> tuple[Violation, ...]:
-    """Return what is missing or left over: one running container of each name, kubelet's consent, handled faults."""
+    """Return what a settled pod lacks: one running container of each name, kubelet's consent, handled faults."""
     pod = now.subject.name
     found = []
     if now.phases[-1:] != (RUNNING,):

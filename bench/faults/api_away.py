@@ -7,9 +7,9 @@ import time
 from typing import Final
 
 from bench.faults import looking
+from bench.faults.reporting import Kind, Reported
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
-from bench.faults.telling import Kind, Reported
 from hack.devnode.gang_objects import CONTAINER
 from hack.devnode.observer import Seen
 from kubemend.agent.clients.cri.client import CriClient

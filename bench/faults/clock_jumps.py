@@ -7,9 +7,9 @@ from typing import Final
 
 from bench.faults import looking
 from bench.faults.product import Product
+from bench.faults.reporting import Kind, Reported
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
-from bench.faults.telling import Kind, Reported
 from bench.faults.trainers import Trainer
 from bench.faults.wallclock import WallClock
 from hack.devnode.gangs import Gang

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bench.faults.telling import NotTriedError
+from bench.faults.reporting import NotTriedError
 
 _SECONDS: Final = 10.0
 _NETWORKS: Final = tuple(f"198.{18 + number // 256}.{number % 256}" for number in range(512))

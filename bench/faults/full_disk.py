@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from bench.faults import disks, looking
+from bench.faults.reporting import Kind, Reported
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
-from bench.faults.telling import Kind, Reported
 from hack.devnode.observer import Seen
 
 PROMISE: Final = (

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.faults.telling import NotTriedError
+from bench.faults.reporting import NotTriedError
 
 _INIT, _GETATTR = 26, 3  # linux/fuse.h
 _HEADER = struct.Struct("<IIQQIIII")

@@ -14,9 +14,9 @@ from typing import Final
 from bench.faults import looking
 from bench.faults.hostile import Booty
 from bench.faults.product import Product
+from bench.faults.reporting import Kind, Reported
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
-from bench.faults.telling import Kind, Reported
 from hack.devnode import controllers, processes
 from hack.devnode.gangs import Gang
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.faults import looking
+from bench.faults.reporting import Kind, Reported
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
-from bench.faults.telling import Kind, Reported
 from bench.faults.trainers import Trainer
 from hack.devnode import trainer
 

@@ -8,9 +8,9 @@ from typing import Any, Final
 from bench.faults import looking, memory_cgroup
 from bench.faults.memory_cgroup import MemoryCgroup
 from bench.faults.product import Product
+from bench.faults.reporting import Kind, Reported
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
-from bench.faults.telling import Kind, Reported
 from bench.memory import __main__ as memory
 from bench.memory import pods
 from hack.devnode import images

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from bench.faults import hanging_fs, looking
 from bench.faults.beating import Beating
+from bench.faults.reporting import Kind, Reported
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
-from bench.faults.telling import Kind, Reported
 
 PROMISE: Final = (
     "A heartbeat file on a hanging file system restarts nothing, does not hide another pod's missing "

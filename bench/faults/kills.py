@@ -8,9 +8,9 @@ from typing import Final
 
 from bench.faults import looking
 from bench.faults.product import PATIENT, Product
+from bench.faults.reporting import Kind, Reported
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
-from bench.faults.telling import Kind, Reported
 from hack.devnode.criproxy import CriProxy, Gate
 from hack.devnode.gangs import Gang
 from kubemend.agent.model.workloads import ContainerState

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from bench.faults import looking, memory_cgroup, pod_storm
+from bench.faults.reporting import Kind, Reported
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
-from bench.faults.telling import Kind, Reported
 from bench.faults.trainers import Trainer
 from hack.devnode.node import DevNode
 from kubemend.agent.model.workloads import ContainerId

@@ -7,9 +7,9 @@ from typing import Any, Final
 from bench.faults import looking
 from bench.faults.beating import Beating
 from bench.faults.looking import Log
+from bench.faults.reporting import Kind, Reported
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
-from bench.faults.telling import Kind, Reported
 
 PROMISE: Final = (
     "Any number of pods that take long to end delay neither the restart of another pod nor the end of the agent."

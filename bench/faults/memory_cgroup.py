@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from bench.faults.telling import NotTriedError
+from bench.faults.reporting import NotTriedError
 
 _ROOT = Path("/sys/fs/cgroup")
 

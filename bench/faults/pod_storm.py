@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from bench import footprint
 from bench.faults import looking
+from bench.faults.reporting import Kind, Reported
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
-from bench.faults.telling import Kind, Reported
 from hack.devnode import images
 from hack.devnode.gang_objects import NAMESPACE
 from kubemend.common import gangs

@@ -4,9 +4,9 @@ import asyncio
 from typing import Final
 
 from bench.faults import looking
+from bench.faults.reporting import Kind, Reported
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
-from bench.faults.telling import Kind, Reported
 from hack.devnode.criproxy import CriProxy, Gate
 
 PROMISE: Final = (

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from bench.faults import looking
 from bench.faults.product import Product
-from bench.faults.telling import Kind, Reported
+from bench.faults.reporting import Kind, Reported
 from bench.faults.trainers import Trainer
 from hack.devnode.cluster import Cluster
 from hack.devnode.gang_objects import Shape

@@ -24,9 +24,9 @@ from bench.faults import (
     unauthenticated,
     version_skew,
 )
+from bench.faults.reporting import Kind, Loss, NotTriedError, Reported
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
-from bench.faults.telling import Kind, Loss, NotTriedError, Reported
 
 log = structlog.get_logger(__name__)
 

@@ -10,9 +10,9 @@ from typing import Final
 import aiohttp
 
 from bench.faults import crowd, elsewhere, looking, memory_cgroup
+from bench.faults.reporting import Kind, Reported
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
-from bench.faults.telling import Kind, Reported
 from bench.memory import __main__ as memory
 from hack.devnode import loopback, processes
 from hack.devnode.controllers import Controller

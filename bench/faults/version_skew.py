@@ -7,9 +7,9 @@ from typing import Final
 from bench.faults import looking
 from bench.faults.product import Product
 from bench.faults.relay import Accent, Relay
+from bench.faults.reporting import Kind, Reported
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
-from bench.faults.telling import Kind, Reported
 from hack.devnode.node import Agent
 
 PROMISE: Final = (

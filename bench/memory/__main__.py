@@ -22,7 +22,7 @@ import click
 import yaml
 
 from bench.faults import memory_cgroup
-from bench.faults.telling import NotTriedError
+from bench.faults.reporting import NotTriedError
 from bench.memory import pods, server
 from bench.memory.pods import Crowd
 

@@ -4,7 +4,7 @@ One pod after another runs the same trainer with JAX on the CPU, which compiles 
 steps, and fails several times. The ways: a Job, kubelet's restart, a loop in the container, kubemend's swap without and
 with the component ``caches``, kubemend's launcher with a warm spare, and the same launcher by order of the agent, for
 an Xid that this program writes into the stand-in of the kernel log. A launcher's trainer fails when its spare is ready;
-``had_spare`` tells where none was after five minutes. Then one gang after another trains the same model,
+``had_spare`` shows where none was after five minutes. Then one gang after another trains the same model,
 of fewer layers, a part of the batch in each pod. One member fails, and all must be restarted: by upstream's JobSet
 controller, in two ways, by loops in the containers, and by kubemend's round.
 
@@ -16,7 +16,7 @@ or with ``--fault noticed-node`` half a minute after Kubernetes has noticed it, 
 Prints JSON. ``first_step_s`` is the median time from the fault to the first step that is finished after it,
 ``new_step_s`` to the first that had not been finished before, ``stages_s`` are the stages up to the first step.
 ``ratio`` is to the loop in the container, after hangs to kubelet's restart, and of gangs to kubemend's round, in the
-same run. ``total_s`` is from the first step of all to the last new step. ``none`` says why there are no figures.
+same run. ``total_s`` is from the first step of all to the last new step. ``none`` is why there are no figures.
 
 ``--write docs/steps.json`` puts it in the place of earlier figures of the same fault there, and ``python -m
 hack.steps_doc`` generates the page and the picture from that.
@@ -118,7 +118,7 @@ _OWN_RUNS: Final = ("prepared", *(each.value for each in arms.Fault if each is n
     default=arms.Fault.EXIT.value,
     show_default=True,
     type=click.Choice([each.value for each in arms.Fault]),
-    help="What befalls the trainers.",
+    help="The fault of the trainers.",
 )
 @click.option("--layers", default=32, show_default=True, help="Layers of the model: more take longer to compile.")
 @click.option("--faults", default=3, show_default=True, help="Faults of each trainer, one after another.")

@@ -66,7 +66,7 @@ async def have_caches(api: kube.KubeClient, plan: arms.Plan, *, node_name: str) 
 class Run:
     """The run of one arm's trainer. ``where`` is a directory for its records.
 
-    ``spares`` tells for each fault of a launcher's trainer whether a spare was ready.
+    ``spares`` has for each fault of a launcher's trainer whether a spare was ready.
     """
 
     api: kube.KubeClient
@@ -122,8 +122,8 @@ class Run:
                 written += 1
 
     async def _allow_faults(self, observer: Observer) -> None:
-        """Allow each fault once a spare is ready, or has not become ready in five minutes: it compiles beside a trainer
-        that uses all CPUs.
+        """Allow each fault once a spare is ready, or has not become ready in five minutes: it compiles next to a
+        trainer that uses all CPUs.
         """
         for number in range(self.plan.faults):
             await records.until_recovered(self.records, count=number)

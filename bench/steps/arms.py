@@ -49,7 +49,7 @@ _LOOP: Final = "until {python} {train}; do :; done"
 
 
 class Fault(enum.Enum):
-    """What befalls a trainer: it ends, it stops without an end, or its node fails.
+    """A fault of a trainer: it ends, it stops without an end, or its node fails.
 
     A lost node is marked as out of service at once. Kubernetes has noticed a noticed one half a minute before its mark,
     from which the time counts.
@@ -72,7 +72,7 @@ NO_NETWORK: Final = "not measured: its agents cannot share the network of a node
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """Define one way. ``command`` is what runs the trainer; ``{python}`` and ``{train}`` stand for their paths.
+    """Define one way. ``command`` runs the trainer; ``{python}`` and ``{train}`` stand for their paths.
 
     ``own_cache``: the trainer sets its cache directory itself. ``survives``: its faults are Xids that do not end it.
     ``prepares``: the trainer takes from its prepare function what a spare has built and compiled.
@@ -143,7 +143,7 @@ ARMS: Final = (
 
 
 class Restarter(enum.Enum):
-    """What restarts a gang's processes after a fault of one."""
+    """The component that restarts a gang's processes after a fault of one."""
 
     UPSTREAM_RECREATE = "upstream's JobSet controller creates all pods again"
     UPSTREAM_IN_PLACE = "upstream's JobSet controller with InPlaceRestart: kubelet restarts all containers"

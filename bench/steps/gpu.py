@@ -3,12 +3,12 @@
 One pod after another trains the same transformer with PyTorch on this machine's GPU: by default 1.2 billion parameters,
 whose checkpoint has 7 GB. First the steps run as they are, then the model is compiled, which begins, except for the
 first way, with the compile cache of that one. Each trainer fails some times, five steps after a checkpoint; it ends by
-itself, but in ``agent-process``: there a kernel writes to an address that does not exist, the program goes on, and the
-driver reports Xid 31.
+itself, but in ``agent-process``: there a kernel writes to an address that does not exist, the program continues, and
+the driver reports Xid 31.
 
 The ways and the figures are those of ``python -m bench.steps``; ``second_step_s`` is the time from the fault to the
-second step that is finished after it. What does not fit into ``--limit`` is not measured, and each way is written when
-it is over. ``--simulated`` rehearses all of it without a GPU.
+second step that is finished after it. Ways that do not fit into ``--limit`` are not measured, and each way is written
+when it is over. ``--simulated`` rehearses all of it without a GPU.
 
 ``--write docs/steps-gpu.json`` saves it, and ``python -m hack.steps_doc`` generates the page from that.
 """
@@ -44,7 +44,7 @@ _FIRST: Final = "".join(
 _ENVIRONMENT: Final = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "TRITON_LIBCUDA_PATH": realgpus.LIBRARIES,
-    # The shared Python has its compiled modules beside the sources. With a cache of them Python would ignore these.
+    # The shared Python has its compiled modules next to the sources. With a cache of them Python would ignore these.
     "PYTHONPYCACHEPREFIX": "",
 }
 _BASE: Final = "process"

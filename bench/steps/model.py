@@ -54,7 +54,7 @@ def loss(weights: Weights, given: jax.Array, wanted: jax.Array) -> jax.Array:
 
 
 def compiled(world: int, rank: int, *, over: Callable[[str], None]) -> Compiled:
-    """Build the model for one of ``world`` processes, compile its step, and tell when each stage is over."""
+    """Build the model for one of ``world`` processes, compile its step, and report the end of each stage."""
     mesh = Mesh(jax.devices(), ("batch",))
     whole, parts = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("batch"))
     over("device")

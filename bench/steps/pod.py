@@ -57,7 +57,7 @@ def command(way: str, plan: Plan) -> Sequence[str]:
 
 @dataclass(slots=True)
 class _Run:
-    """One way's trainer, with its records in ``where``. ``spares`` tells for each fault whether a spare was ready."""
+    """One way's trainer, with its records in ``where``. ``spares`` has for each fault whether a spare was ready."""
 
     way: str
     plan: Plan
@@ -136,7 +136,7 @@ class _Run:
 
 
 async def _until_ended(process: asyncio.subprocess.Process) -> None:
-    raise RuntimeError(f"what runs the trainer has ended with exit code {await process.wait()}")
+    raise RuntimeError(f"the trainer's main process has ended with exit code {await process.wait()}")
 
 
 async def measure(plan: Plan) -> Json:

@@ -2,7 +2,7 @@
 
 It imports nothing of kubemend: it runs in a container of its own. Each line of the file ``RANK.records`` in the
 directory ``$STEPS_RECORDS`` is a moment (``time.monotonic_ns``), a stage and the number of the last finished step. The
-checkpoint is beside that file. Every ``$STEPS_FAULT_EVERY`` steps it ends as if by an exception, without any cleanup,
+checkpoint is next to that file. Every ``$STEPS_FAULT_EVERY`` steps it ends as if by an exception, without any cleanup,
 ``$STEPS_FAULTS`` times in all; with ``$STEPS_SURVIVES`` it only stops, and waits to be killed. With each step it writes
 the file ``$STEPS_BEAT``, if that is set. With ``$STEPS_TRIGGER``
 the fault with the number N, from 0, waits for the file ``fail-N``, and comes as many steps after a checkpoint as
@@ -12,7 +12,7 @@ With ``$STEPS_PREPARED`` one process alone takes the compiled step from ``prepar
 has had the spare call before the fault.
 
 ``$STEPS_WORLD`` processes train together, each on a part of the batch, and add up their gradients in each step. The
-first one writes its address into a file beside the records. The last one has the faults.
+first one writes its address into a file next to the records. The last one has the faults.
 """
 
 import contextlib

@@ -2,14 +2,14 @@
 
 It imports nothing of kubemend: it runs in a container of its own, on the first GPU, or on the CPU where there is none.
 The records are those of ``train.py``, in the file ``0.records`` of the directory ``$STEPS_RECORDS``. ``about.json``
-beside it describes the trainer, and the directory ``step-N`` is the checkpoint after step N.
+next to it describes the trainer, and the directory ``step-N`` is the checkpoint after step N.
 
 Weights are bfloat16, the optimizer is AdamW. The model is built without initial values and filled from the checkpoint:
 eight threads read a file each, through memory that the GPU can copy from. ``$STEPS_COMPILED``: the model is compiled as
 a whole, with the first forward and backward pass, whose end is then the end of the stage ``compile``.
 
 It fails as ``train.py`` does, five steps after a checkpoint. With ``$STEPS_SURVIVES`` a kernel of it writes to an
-address that does not exist, which the driver reports (Xid 31); the program itself goes on, and waits to be killed.
+address that does not exist, which the driver reports (Xid 31); the program itself continues, and waits to be killed.
 """
 
 import os
@@ -220,7 +220,7 @@ def fail() -> None:
 
 
 def describe(trainer: Trainer) -> None:
-    """Write what is trained, and on what."""
+    """Write the model and the device."""
     parameters = sum(each.numel() for each in trainer.model.parameters())
     about = {
         "torch": torch.__version__,

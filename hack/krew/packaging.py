@@ -37,7 +37,7 @@ KREW: Final = GoModule(
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """Hold what the manifest says about the project: version without ``v``, and one sentence."""
+    """Hold the manifest's facts about the project: version without ``v``, and one sentence."""
 
     version: str
     description: str

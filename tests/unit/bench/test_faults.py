@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 
 from bench.faults import suite
+from bench.faults.reporting import Kind, NotTriedError, Reported
 from bench.faults.scale import SHORT, Scale
 from bench.faults.stage import Stage
 from bench.faults.suite import Fault
-from bench.faults.telling import Kind, NotTriedError, Reported
 
 TEXT = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
 SECTION = TEXT.split("\n## What it withstands\n")[1].split("\n## ")[0]

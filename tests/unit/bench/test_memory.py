@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from bench.faults.telling import NotTriedError
+from bench.faults.reporting import NotTriedError
 from bench.memory import __main__ as memory
 from bench.memory import pods
 from bench.memory.pods import Crowd
