@@ -9,7 +9,7 @@ _T = TypeVar("_T")
 
 
 class _Jumping(selectors.DefaultSelector):
-    """Reports what is ready; if nothing is, the clock jumps to the next deadline instead of waiting for it."""
+    """Reports the ready files; if there are none, the clock jumps to the next deadline instead of waiting for it."""
 
     now = 0.0
 

@@ -433,7 +433,7 @@ async def test_a_held_successor_takes_no_more_memory_than_the_rule_allows_for(en
     await env.has_run("old", "new")
 
 
-async def test_near_the_pods_memory_limit_nothing_is_started_beside_the_old_one(env: Env) -> None:
+async def test_near_the_pods_memory_limit_nothing_is_started_next_to_the_old_container(env: Env) -> None:
     old = await env.pid(env.old)
     pod = memory_group(old).parent
     (limit,) = [pod / name for name in ("memory.limit_in_bytes", "memory.max") if (pod / name).exists()]

@@ -106,7 +106,7 @@ async def test_a_successor_that_would_differ_is_taken_back(
     assert (left.id, left.state) == (old, ContainerState.RUNNING)
 
 
-async def test_a_container_that_kubelet_has_created_is_not_taken_for_ours(
+async def test_a_container_that_kubelet_has_created_is_not_taken_for_a_successor(
     pods: Pods, swapper: Swapper, cri: "api_pb2_grpc.RuntimeServiceAsyncStub"
 ) -> None:
     """CRI-O answers the second CreateContainer of a name with the id of the container that has it."""

@@ -124,7 +124,7 @@ class Manager(ServiceInterface):
 
     @dbus_signal(name="PrepareForShutdown")
     def prepare_for_shutdown(self) -> DBusBool:
-        """Tell everybody that a shutdown begins, or that it was cancelled."""
+        """Signal to all clients that a shutdown begins, or that it was cancelled."""
         return self._preparing
 
 

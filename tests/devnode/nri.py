@@ -15,7 +15,7 @@ from hack.devnode.packages import CHECKOUT
 VARIABLE: Final = "ADJUSTED_BY_NRI=yes"
 OPEN_FILES: Final = 1234
 REGISTERED: Final = "registered"
-"""The line of the plugin's log with which it tells that it works."""
+"""The line in the plugin's log that shows that it works."""
 
 _CACHE: Final = CHECKOUT / ".dev" / "nri"
 _STOP_SECONDS: Final = 5.0

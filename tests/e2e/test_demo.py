@@ -1,4 +1,4 @@
-"""Run ``make demo`` as a newcomer does: its exit code says whether everything went as it prints."""
+"""Run ``make demo`` as a newcomer does: its exit code is 0 if everything went as it prints."""
 
 import asyncio
 import subprocess

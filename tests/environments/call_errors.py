@@ -20,7 +20,7 @@ _DISTINGUISHED: Final = frozenset(
         grpc.StatusCode.UNKNOWN,
     }
 )
-"""Codes that ``clients.cri.errors`` tells apart, and one for all others."""
+"""Codes that ``clients.cri.errors`` distinguishes, and one for all others."""
 
 
 def of_swaps(codes: Iterable[grpc.StatusCode]) -> pytest.MarkDecorator:

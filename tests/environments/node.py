@@ -61,7 +61,7 @@ class NodeEnv:
         )
 
     def facts(self) -> DeviceFacts:
-        """Return what is known of the node's devices."""
+        """Return the known devices of the node."""
         return DeviceFacts(holders=self.holders, verdict_store=self.verdict_store, devices=self.devices)
 
     def find_runtime(self, restarts: Any, *, runtime: Any = None) -> None:

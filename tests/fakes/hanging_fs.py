@@ -9,7 +9,7 @@ import pytest
 
 from bench.faults import hanging_fs
 from bench.faults.hanging_fs import HangingFs
-from bench.faults.telling import NotTriedError
+from bench.faults.reporting import NotTriedError
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ class Standbys:
     imports: bool = False
 
     async def check_old(self, pid: int | None, *, of: ContainerId | None = None) -> Path:
-        """Refuse a successor next to the old one if ``refusal`` or ``obstacle`` says so."""
+        """Refuse a successor next to the old one if ``refusal`` or ``obstacle`` is set."""
         self._refuse()
         if self.obstacle is not None:
             raise HoldError(self.obstacle)

@@ -1,4 +1,4 @@
-"""Make each kind of CUDA fault outside of pods, and record what the kernel, NVML and CUDA say about it, and when."""
+"""Make each kind of CUDA fault outside of pods, and record what the kernel, NVML and CUDA report, and when."""
 
 import asyncio
 import contextlib

@@ -188,7 +188,7 @@ async def gpu_node(dev: node.DevNode) -> AsyncIterator[GpuNode]:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """What was seen of one fault and the restart after it. ``said`` are the agent's log events."""
+    """The observations of one fault and the restart after it. ``said`` are the agent's log events."""
 
     case: Case
     before: Seen
@@ -269,7 +269,7 @@ class Restart:
 
 @contextlib.asynccontextmanager
 async def faulted(gpu_node: GpuNode, case: Case, *agent_flags: str) -> AsyncIterator[Restart]:
-    """Run a pod, have its program fault, and wait until the restart is over; yields what was seen, for more to do."""
+    """Run a pod, have its program fault, and wait until the restart is over; yield the observations for more checks."""
     observer = gpu_node.observer
     log_path = gpu_node.dev.layout.kernel_log if gpu_node.simulated else Path("/dev/kmsg")
     async with (
@@ -287,7 +287,7 @@ async def faulted(gpu_node: GpuNode, case: Case, *agent_flags: str) -> AsyncIter
         after = await observer.until(
             case.name, lambda seen: seen.step > before.step, timeout=SECONDS, what="the successor's context on the GPU"
         )
-        await asyncio.sleep(QUIET)  # the measurement itself: what comes after the restart
+        await asyncio.sleep(QUIET)  # the measurement itself, after the restart
         after = await observer.see(case.name)
         yield Restart(
             case=case,

@@ -119,7 +119,7 @@ def test_the_image_has_no_tools_and_no_caches_of_the_build(files: set[str]) -> N
     left = ("/root/.cache", "/root/.pip", "/root/wheels", "/wheels", "/src", "/tmp/", "/opt/kubemend/bin/pip")
     assert [path for path in files if path.startswith(left)] == []
     assert [path for path in files if path.endswith(".whl") and not path.startswith("/usr/share/python-wheels/")] == []
-    assert "/usr/local/lib/python3.11/dist-packages/.wh.pip" in files, "pip is removed from what runs"
+    assert "/usr/local/lib/python3.11/dist-packages/.wh.pip" in files, "pip is removed from the image"
 
 
 def test_the_images_programs_start(root: Path) -> None:
@@ -131,7 +131,7 @@ def test_the_images_programs_start(root: Path) -> None:
         assert reported.returncode == 0, reported.stderr
 
 
-def test_doctor_in_the_image_reports_what_is_missing(root: Path) -> None:
+def test_doctor_in_the_image_reports_missing_components(root: Path) -> None:
     reported = run(root, "doctor")
     assert reported.returncode == 1
     assert "Traceback" not in reported.stderr + reported.stdout

@@ -224,7 +224,7 @@ class Story:
         assert len(await self.rounds.all()) == self._count
 
     async def tell(self, case: str, restart: Json) -> None:
-        """Add a row to the table: the case, its figures, and what the owner's own budget says afterwards."""
+        """Add a row to the table: the case, its figures, and the owner's own budget afterwards."""
         status, budget = restart["status"], await self.training.budget()
         row = {
             "platform": self._platform.name,

@@ -38,7 +38,7 @@ def main() -> int:
 
 
 async def recorded(name: str) -> Recorder:
-    """Run one walk; return what was recorded."""
+    """Run one walk; return the record."""
     with TemporaryDirectory() as directory, recording() as recorder:
         await actions.WALKS[name](recorder, Path(directory))
     return recorder

@@ -91,7 +91,7 @@ def test_plugin_runs_this_release(written: Path, tmp_path: Path, runners: tuple[
     assert answer.stdout.splitlines() == [*expected, release, "kubectl-mend", "status", "-n", "a b"]
 
 
-def test_plugin_without_a_runner_says_what_it_needs(written: Path, tmp_path: Path) -> None:
+def test_plugin_without_a_runner_names_its_requirement(written: Path, tmp_path: Path) -> None:
     with tarfile.open(written / packaging.ARCHIVE) as tar:
         tar.extractall(tmp_path, filter="data")
     answer = called(tmp_path / "kubectl-mend", tmp_path=tmp_path)

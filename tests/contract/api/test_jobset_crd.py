@@ -93,7 +93,7 @@ async def test_what_a_rule_of_the_definition_forbids_is_refused(
 
 
 @pytest.mark.parametrize("change", refused_changes.BY_DEFINITION, ids=lambda change: change.name)
-async def test_what_is_immutable_cannot_be_changed(api: client.KubeClient, namespace: str, change: Change) -> None:
+async def test_immutable_fields_cannot_be_changed(api: client.KubeClient, namespace: str, change: Change) -> None:
     before = await create(api, namespace, change.before)
     path = f"{jobsets.collection(namespace)}/{before['metadata']['name']}"
     version = {"resourceVersion": before["metadata"]["resourceVersion"]}

@@ -20,7 +20,7 @@ SECONDS = 60.0
 
 
 class Keeping:
-    """A policy that is kept, its nodes, and what is reported about it."""
+    """A policy that the leader keeps, its nodes, and the reports about it."""
 
     def __init__(self, api: client.KubeClient, namespace: str) -> None:
         self.nodes = Nodes(api=api, report=lambda _: None, backoff=aio.Backoff(first=0.05, limit=0.2))

@@ -131,7 +131,7 @@ async def test_a_removed_container_fails_a_never_pod(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("policy", ["Never", "OnFailure"])
-async def test_a_successor_that_is_removed_beside_a_completed_container_leaves_the_pod_complete(
+async def test_a_successor_that_is_removed_next_to_a_completed_container_leaves_the_pod_complete(
     cluster: Cluster, policy: str
 ) -> None:
     """Kubelet has seen the successor run, and does not see how it ends."""

@@ -114,7 +114,7 @@ async def test_a_gate_opens_when_the_process_behind_it_was_killed(nvml_env: dict
 
 
 @pytest.mark.parametrize("nvml_env", ["fake"], indirect=True)
-async def test_a_driver_too_slow_for_the_stop_still_tells_when_the_process_has_left(
+async def test_a_driver_too_slow_for_the_stop_still_reports_when_the_process_has_left(
     nvml_env: dict[str, str], node: Node
 ) -> None:
     """As after a trap on an H200. A list takes several calls."""

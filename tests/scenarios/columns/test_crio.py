@@ -79,7 +79,7 @@ async def test_a_lone_container_under_never_is_swapped(board: Board) -> None:
 
 
 async def test_a_successor_that_would_differ_is_reported_and_the_pod_is_reset(board: Board) -> None:
-    """CRI-O checks the signature of a volume's image by the image's name in the pod, which it does not tell."""
+    """CRI-O checks the signature of a volume's image by the image's name in the pod, which it does not report."""
     volumes = [{"name": "model", "image": {"reference": images.BUSYBOX, "pullPolicy": "Never"}}]
     mounts = [{"name": "model", "mountPath": "/model", "subPath": "bin"}]
     async with board.pod("model", spec={"volumes": volumes}, volumeMounts=mounts) as before:

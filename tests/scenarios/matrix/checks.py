@@ -116,7 +116,7 @@ def counts(scene: Played, name: str) -> tuple[int, ...]:
     if cell.look is Look.ANY:
         return (1, 2)
     # Kubelet creates a copy of a successor that it finds in CREATED. The copy's name is reserved, except on CRI-O, and
-    # where the successor is started at once beside the old container.
+    # where the successor is started at once next to the old container.
     is_reserved = not cell.on_crio and not cell.order.starts_first
     found_created = (cell.look is Look.SECOND_GAP and not cell.order.starts_first) or cell.acts is Acts.BY_TIMER
     return (2,) if found_created and not is_reserved else (1,)

@@ -167,7 +167,7 @@ def test_large_directory_is_moved_at_once_and_removed_in_slices(node: Node) -> N
 
 
 def test_tree_that_grows_is_removed_within_bounds(node: Node) -> None:
-    """Another container of the pod writes into what was moved aside."""
+    """Another container of the pod writes into the files that were moved aside."""
     (node.trainers / "kernel").touch()
     node.empty(entries=0)
     (aside,) = node.directory.iterdir()

@@ -129,7 +129,7 @@ async def test_one_that_was_marked_but_not_frozen_is_not_taken_for_frozen(group:
         ("released uid-1 node-1 /run/c.sock", True),
     ],
 )
-async def test_one_that_an_earlier_round_let_go_says_nothing_about_the_one_that_holds_now(
+async def test_release_by_an_earlier_round_does_not_count_for_the_present_hold(
     group: Path, mark: str, is_reported: bool
 ) -> None:
     (group / "mark").write_text(mark)
@@ -139,7 +139,7 @@ async def test_one_that_an_earlier_round_let_go_says_nothing_about_the_one_that_
     assert (group / "mark").read_text() == mark, "the time of its release stays"
 
 
-async def test_when_a_container_was_let_go_is_written_on_it_once(group: Path) -> None:
+async def test_time_of_release_is_written_on_a_container_once(group: Path) -> None:
     (group / "mark").write_text("held uid-1 node-1 /run/c.sock")
     one = freezer(group.parent, owner="node-1 /run/c.sock")
     before = time.clock_gettime(time.CLOCK_BOOTTIME)

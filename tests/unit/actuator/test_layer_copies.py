@@ -121,7 +121,7 @@ def test_directory_with_a_special_file_leaves_nothing(layers: Layers) -> None:
         (Limits(entries=3), "more than 3 files would have to be copied"),
     ],
 )
-def test_what_is_too_large_leaves_nothing(layers: Layers, limits: Limits, reason: str) -> None:
+def test_too_large_files_leave_nothing(layers: Layers, limits: Limits, reason: str) -> None:
     assert layers.copy("/root/a/cache", limits=limits) == reason
     assert tree(layers.root) == []
 

@@ -84,13 +84,13 @@ async def test_name_is_reserved_before_a_stop_that_leaves_no_container_running(
 
 
 @pytest.mark.parametrize("order", [each for each in intents.SwapOrder if each.starts_first])
-async def test_stop_beside_a_held_successor_needs_no_reservation(cri_env: CriEnv, order: intents.SwapOrder) -> None:
+async def test_stop_next_to_a_held_successor_needs_no_reservation(cri_env: CriEnv, order: intents.SwapOrder) -> None:
     intent, actuator = cri_env.intent(order=order), cri_env.actuator()
     await actuator.carry_out(intent, successor_spec=await cri_env.successor_spec(intent))
     assert cri_env.server.called().count("CreateContainer") == 1
 
 
-async def test_stop_beside_kubelets_container_needs_no_reservation(cri_env: CriEnv) -> None:
+async def test_stop_next_to_kubelets_container_needs_no_reservation(cri_env: CriEnv) -> None:
     intent, actuator = cri_env.intent(order=intents.SwapOrder.STOP_FIRST), cri_env.actuator()
     successor_spec = await cri_env.successor_spec(intent)
     theirs = await cri_env.kubelet_creates(attempt=1)

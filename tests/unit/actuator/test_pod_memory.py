@@ -46,7 +46,7 @@ def test_of_process_without_a_limit_knows_nothing(tmp_path: Path, limit: str) ->
     assert read(tmp_path) is None
 
 
-def test_of_process_reads_version_1_beside_a_version_2_without_memory(tmp_path: Path) -> None:
+def test_of_process_reads_version_1_next_to_a_version_2_without_memory(tmp_path: Path) -> None:
     written(
         tmp_path,
         {

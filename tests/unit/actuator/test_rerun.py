@@ -45,7 +45,7 @@ async def test_containers_are_removed_and_recreated_in_spec_order(pod: PodEnv) -
     assert {view.attempt for view in made} == {1}
     calls = pod.cri_env.server.calls
     removed = [call.request.container_id for call in calls if call.method == "RemoveContainer"]  # type: ignore[attr-defined]
-    assert removed[0] == pod.old["prepare"], "what has exited goes first"
+    assert removed[0] == pod.old["prepare"], "ended containers are removed first"
     assert set(removed[1:4]) == {pod.old[name] for name in LASTING}
     assert "StopContainer" not in pod.cri_env.server.called(), "without grace the removal is the kill"
     assert set(outcome.current) == set(pod_env.ROLES)

@@ -839,7 +839,7 @@ async def test_successor_of_a_completed_program_that_cannot_be_removed_at_first_
 
 @STARTS_FIRST
 @pytest.mark.parametrize("resolution", steps.Resolution)
-async def test_successor_that_a_dead_agent_has_released_beside_a_completed_program_is_removed_within_a_minute(
+async def test_successor_that_a_dead_agent_has_released_next_to_a_completed_program_is_removed_within_a_minute(
     cri_env: CriEnv, order: intents.SwapOrder, resolution: steps.Resolution
 ) -> None:
     """After that it may have worked for days, until an agent came back. Nor is it removed once the swap is over."""
@@ -989,7 +989,7 @@ async def test_successor_of_a_round_imports_nothing_early(cri_env: CriEnv) -> No
     holding.release()
 
 
-async def test_successor_that_is_not_started_beside_the_old_one_imports_nothing_early(cri_env: CriEnv) -> None:
+async def test_successor_that_is_not_started_next_to_the_old_one_imports_nothing_early(cri_env: CriEnv) -> None:
     intent = cri_env.intent(order=intents.SwapOrder.STOP_FIRST)
     outcome = await cri_env.actuator().carry_out(
         intent, successor_spec=await cri_env.successor_spec(intent, overlap_request=overlap.Request())

@@ -136,7 +136,7 @@ def watching(here: Path, *, frozen: bool, owner: str) -> Iterator["subprocess.Po
         (False, "n /s", False),
     ],
 )
-def test_what_is_frozen_is_let_go_after_the_agents_end_and_not_before(
+def test_frozen_containers_are_released_after_the_agents_end_and_not_before(
     tmp_path: Path, frozen: bool, owner: str, acts: bool
 ) -> None:
     with watching(tmp_path, frozen=frozen, owner=owner) as watch:

@@ -1,4 +1,4 @@
-"""The OCI runtimes are read at each connection to the container runtime, and what was read last is kept."""
+"""The OCI runtimes are read at each connection to the container runtime, and the last answer is kept."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -37,7 +37,7 @@ class Answers:
 
 
 async def read(*answers: Named | None) -> tuple[str, ...]:
-    """Return what is used after these answers."""
+    """Return the programs that are used after these answers."""
     runtime, found = Answers(*answers), OciRuntimes()
     programs = OciPrograms(runtime, found)
     async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as tasks:

@@ -96,7 +96,7 @@ def test_only_what_kubelet_did_before_a_successor_existed_is_beyond_reach(
     assert seen.beyond_reach == beyond
 
 
-def test_tally_separates_what_is_beyond_reach() -> None:
+def test_tally_separates_cases_that_no_agent_can_prevent() -> None:
     tally = dying.Tally()
     tally.add(outcome(ADOPTED), evidence=())
     assert tally.flawless

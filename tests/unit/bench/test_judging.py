@@ -77,7 +77,7 @@ def test_healthy_pod_has_no_violation() -> None:
         pytest.param({"frozen": [ContainerId("shipper-old")]}, Wrong.FROZEN, id="frozen"),
     ],
 )
-def test_unsettled_lists_what_is_missing_or_left_over(changes: dict[str, Any], expected: Wrong) -> None:
+def test_unsettled_lists_missing_and_extra_containers(changes: dict[str, Any], expected: Wrong) -> None:
     assert [violation.wrong for violation in judging.unsettled(now(**changes), [FAULT])] == [expected]
 
 
@@ -222,7 +222,7 @@ def test_rerun_restarts_everything_and_spares_other_pods() -> None:
         assert [violation.wrong for violation in found] == expected
 
 
-def test_containers_run_beside_each_other_only_while_both_run() -> None:
+def test_containers_run_next_to_each_other_only_while_both_run() -> None:
     first, second, never = life(0, 1, 5), life(2, 3, None), life(2, None, None)
     assert first.beside(second)
     assert second.beside(first)

@@ -92,7 +92,7 @@ def device(identity: str, health: str, message: str = "") -> dict[str, Any]:
         ([device("\x1b[2JGPU", "Unhealthy", "a\nb")], "Unhealthy  [2JGPU: a b"),
     ],
 )
-def test_kubelets_own_view_of_devices_is_shown_next_to_ours(resources: list[dict[str, Any]], shown: str) -> None:
+def test_kubelets_own_view_of_devices_is_shown_next_to_kubemends(resources: list[dict[str, Any]], shown: str) -> None:
     report = gangs_view.report([with_kubelets("train-0", *resources), THREE[1]], [], now=NOW)
     head, first, second = status_text.details(only(report), report, style=PLAIN).splitlines()[2:5]
     assert head.endswith("KUBELET'S DEVICES")
@@ -262,7 +262,7 @@ def test_of_many_rounds_the_newest_are_shown_and_the_others_counted() -> None:
     assert "note: 4 older rounds are not shown: kubectl get restarts -n team" in drawn
 
 
-def test_a_round_that_is_going_on_has_no_timeline_yet() -> None:
+def test_a_round_in_progress_has_no_timeline_yet() -> None:
     going = restart(status={"phase": "Stopping", "startTime": builders.CREATED, "trigger": {"message": "Xid 79"}})
     report = gangs_view.report(THREE, [going], now=NOW)
     assert status_text.details(only(report), report, style=PLAIN).endswith("last: Xid 79\nit is in progress")

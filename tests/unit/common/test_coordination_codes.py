@@ -18,7 +18,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("codes", "values"), PAIRS)
-def test_codes_every_value_of_the_protocol_has_its_word(
+def test_codes_every_value_of_the_protocol_has_its_name(
     codes: Mapping[enum.Enum, int], values: EnumTypeWrapper
 ) -> None:
     assert {word.name: code for word, code in codes.items()} == {
@@ -26,6 +26,6 @@ def test_codes_every_value_of_the_protocol_has_its_word(
     }
 
 
-def test_by_code_returns_the_words_by_their_values() -> None:
+def test_by_code_returns_the_names_by_their_values() -> None:
     words = coordination_codes.by_code(coordination_codes.ORDER_KINDS)
     assert {code: word.name for code, word in words.items()} == {pb.Order.RESTART: "RESTART", pb.Order.HOLD: "HOLD"}

@@ -1,4 +1,4 @@
-"""Importing libraries without what is not used."""
+"""Importing libraries without their unused parts."""
 
 import contextlib
 import gc

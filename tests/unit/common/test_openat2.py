@@ -68,7 +68,7 @@ def test_missing_path_is_named(tree: int) -> None:
     assert error.value.filename == "/tmp/none"
 
 
-def test_a_program_does_not_inherit_what_was_opened(tree: int) -> None:
+def test_a_program_does_not_inherit_opened_files(tree: int) -> None:
     opened = openat2.open_in_root(tree, "/tmp", flags=os.O_PATH)
     try:
         assert not os.get_inheritable(opened)
@@ -80,7 +80,7 @@ def opened_beneath(tree: int, path: str) -> int:
     return openat2.open_beneath(tree, path, flags=os.O_RDONLY)
 
 
-def test_beneath_opens_what_is_below(tree: int) -> None:
+def test_beneath_opens_files_below_the_directory(tree: int) -> None:
     opened = opened_beneath(tree, "tmp")
     assert not os.get_inheritable(opened)
     os.close(opened)

@@ -172,7 +172,7 @@ async def test_crio_that_does_not_show_a_container_is_no_proof_of_an_unkillable_
 
 
 @pytest.mark.parametrize(("name", "expected"), [("cri-o", "/var/lib/merged"), ("containerd", None)])
-async def test_only_crio_tells_where_a_root_is(tmp_path: pathlib.Path, name: str, expected: str | None) -> None:
+async def test_only_crio_reports_the_path_of_a_root(tmp_path: pathlib.Path, name: str, expected: str | None) -> None:
     async with CriServer(str(tmp_path / "x.sock"), behaviour=Behaviour(name=name, root="/var/lib/merged")) as server:
         container_id = create(server)
         async with CriClient(server.endpoint) as cri:

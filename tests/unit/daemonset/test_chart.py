@@ -154,7 +154,7 @@ def test_release_in_another_namespace_names_no_object_of_the_manifests_namespace
     assert namespace["metadata"]["name"] == "gpu-ops"
 
 
-def test_release_in_another_namespace_tells_agents_and_controller_of_it() -> None:
+def test_release_in_another_namespace_sets_it_for_agents_and_controller() -> None:
     objects = rendered({}, namespace="gpu-ops")
     found = {
         item["name"]: item.get("value")

@@ -74,7 +74,7 @@ def test_there_are_manifests_to_check() -> None:
     assert len(policies()) > 6
 
 
-def test_everything_is_labelled_as_ours() -> None:
+def test_every_object_has_kubemends_labels() -> None:
     for obj in everything():
         assert obj["metadata"]["labels"]["app.kubernetes.io/name"] == "kubemend", manifests.identity(obj)
 

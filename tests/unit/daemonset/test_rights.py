@@ -45,7 +45,7 @@ async def doctors_own() -> set[Right]:
     return api.asked - EVERYBODY
 
 
-async def test_the_role_allows_exactly_what_is_needed() -> None:
+async def test_the_role_allows_exactly_the_needed_calls() -> None:
     assert Right("get", "nodes") in await doctors_own()
     allowed = roles.rights(manifests.one("ClusterRole"))
     for_owners = {api_rights.FOR_GROUPS, *api_rights.FOR_TRAINING}

@@ -70,7 +70,7 @@ async def test_held_relists_wait_until_they_are_released(kubelet_and_looks: tupl
     await kubelet.has_looked(before + 5)
 
 
-async def test_relist_goes_on_until_kubelet_changes_nothing(kubelet_and_looks: tuple[Kubelet, Looks]) -> None:
+async def test_relist_continues_until_kubelet_changes_nothing(kubelet_and_looks: tuple[Kubelet, Looks]) -> None:
     kubelet, looks = kubelet_and_looks
     await looks.hold()
     before = kubelet.looks

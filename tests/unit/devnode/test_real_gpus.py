@@ -46,7 +46,7 @@ def test_libraries_are_found_under_every_name_that_programs_load(tmp_path: Path)
     }
 
 
-def test_machine_without_a_driver_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_without_a_driver_reports_that(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = subprocess.CompletedProcess([sys.executable], 1, stdout="", stderr="Traceback\nNVMLError: no driver\n")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
     with pytest.raises(realgpus.NoGpusError, match="no usable NVIDIA GPU: NVMLError: no driver"):

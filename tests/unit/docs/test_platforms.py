@@ -1,4 +1,4 @@
-"""docs/platforms.md names the tests that show what it says, and the versions that they run."""
+"""docs/platforms.md names the tests that prove its rows, and the versions that they run."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ def defined(under: Path) -> set[str]:
     return {name for text in files for name in re.findall(r"^(?:async )?def (test_\w+)", text, re.MULTILINE)}
 
 
-def test_each_test_beside_a_controller_is_named_and_each_named_test_exists() -> None:
+def test_each_test_next_to_a_controller_is_named_and_each_named_test_exists() -> None:
     named = set(re.findall(r"`(test_\w+)`", _PAGE.read_text("utf-8")))
     assert defined(_TESTS / "platforms") <= named
     assert named <= defined(_TESTS)

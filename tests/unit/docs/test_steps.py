@@ -91,7 +91,7 @@ def other_faults(report: Json) -> Json:
     }
 
 
-def test_page_has_the_other_faults_and_says_where_no_restart_follows(report: Json, other_faults: Json) -> None:
+def test_page_has_the_other_faults_and_marks_those_without_a_restart(report: Json, other_faults: Json) -> None:
     assert "hang |" not in steps_doc.render(report)
     shown = steps_doc.render(other_faults)
     assert "| kubelet restarts | 15 s (15, 15) | 15.5 s | 1.00 | 30 s |" in shown

@@ -215,7 +215,7 @@ class Documents:
 
 
 class Decisions(Restarts):
-    """Decides about each request as the agent does, one after another, and replaces what is to be restarted.
+    """Decides about each request as the agent does, one after another, and replaces the admitted containers.
 
     ``decided_at`` has the moment of each admission, in seconds after the launch. Of ``withheld`` nothing was started,
     because a graver fault of the device was found after the decision.

@@ -52,7 +52,7 @@ def test_recorded_fault_restarts_container_once_though_its_program_exits(name: s
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_program_that_dies_beside_its_successor_on_standby_takes_nothing_with_it(name: str) -> None:
+def test_program_that_dies_next_to_its_successor_on_standby_takes_nothing_with_it(name: str) -> None:
     record, where = RECORDS[name], PLACES["sole-holder"]
     begin = replayed.as_recorded(record)[-1][0]
     for tenth in range(10):

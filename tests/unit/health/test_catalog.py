@@ -171,7 +171,7 @@ def test_only_the_loss_of_a_gpu_ends_all_programs(catalog: Catalog) -> None:
 @pytest.mark.parametrize(
     ("code", "may"), [("13", False), ("31", False), ("43", False), ("94", True), ("39", True), ("8", True), ("9", True)]
 )
-def test_graver_fault_may_follow_what_no_program_causes_and_what_is_unknown(
+def test_graver_fault_may_follow_faults_that_no_program_causes_and_unknown_ones(
     catalog: Catalog, code: str, may: bool
 ) -> None:
     assert catalog.may_follow_graver(FaultKey(FindingKind.XID, code)) is may

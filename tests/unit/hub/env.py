@@ -109,7 +109,7 @@ class HandledExits:
         self.saved.put_nowait(ids)
 
     async def next(self) -> frozenset[ContainerId]:
-        """Return what is saved next."""
+        """Return the state that is saved next."""
         async with asyncio.timeout(SECONDS):
             return await self.saved.get()
 

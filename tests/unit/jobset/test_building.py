@@ -77,7 +77,7 @@ def test_own_restarts_of_job_are_labelled_if_counted(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["labels", "annotations"])
-def test_template_labels_stay_and_ours_override(kind: str) -> None:
+def test_template_labels_stay_and_jobset_labels_override(kind: str) -> None:
     theirs = {"team": "ml", P + "job-index": "77"}
     one = replicated(
         template={"metadata": {kind: {**theirs, "of": "job"}}}, pod_metadata={kind: {**theirs, "of": "pod"}}

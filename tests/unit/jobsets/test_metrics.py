@@ -1,4 +1,4 @@
-"""The metrics of JobSets: what is kept of the JobSets that have ended."""
+"""The metrics of JobSets: how many series of ended JobSets are kept."""
 
 import pytest
 from prometheus_client import CollectorRegistry

@@ -88,7 +88,7 @@ async def test_retry_after_beyond_the_deadline_ends_at_the_deadline(server: apip
             await api.list(paths.PODS)
 
 
-async def test_refused_connection_says_where(server: apiproxy.ApiProxy, api: client.KubeClient) -> None:
+async def test_refused_connection_names_the_address(server: apiproxy.ApiProxy, api: client.KubeClient) -> None:
     await server.stop()
     with pytest.raises(errors.ApiUnavailableError, match=f"cannot list pods at .*{server.port}.*is the API server up"):
         await api.list(paths.PODS)

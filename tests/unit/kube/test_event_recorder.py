@@ -153,7 +153,7 @@ async def test_frequent_event_is_written_rarely_and_counted_in_full(tenant: Tena
         await env.until_count("a", 3 + 5 + 1)
 
 
-async def test_a_successor_goes_on_counting_and_a_lost_answer_counts_once(tenant: Tenant) -> None:
+async def test_a_successor_continues_the_count_and_a_lost_answer_counts_once(tenant: Tenant) -> None:
     async with running(tenant) as env:
         async with started(env.recorder):
             env.record("a", may_repeat=True)

@@ -10,7 +10,7 @@ def test_fractions_of_a_second_are_left_out() -> None:
 
 
 @given(st.integers(0, 4_000_000_000))
-def test_what_is_written_is_read(moment: int) -> None:
+def test_written_times_are_read_as_they_were(moment: int) -> None:
     assert timestamps.unix(timestamps.rfc3339(moment)) == moment
 
 

@@ -110,7 +110,7 @@ async def test_processes_that_have_ended_are_dead() -> None:
     assert await launchers.remains(CONTAINER, HELD) == ()
 
 
-async def test_a_launcher_is_followed_beside_other_calls_and_longer() -> None:
+async def test_a_launcher_is_followed_during_other_calls_and_longer() -> None:
     launchers, calls = client(HELD)
     assert await launchers.follow(CONTAINER, known=HELD, hold=60.0) == HELD
     await launchers.decide(CONTAINER, 1, ends=True)

@@ -239,7 +239,7 @@ async def test_an_order_for_another_program_than_the_one_that_runs_changes_nothi
     assert alive(first)
 
 
-async def test_another_agents_order_takes_over_what_is_held(agent: Agent) -> None:
+async def test_another_agents_order_takes_over_the_held_program(agent: Agent) -> None:
     agent.launcher.start("--no-spare", under=NAMESPACE)
     await agent.launcher.nth(1, "begin")
     await agent.stop(intent())

@@ -116,7 +116,7 @@ def test_a_plan_has_only_modules_that_are_permitted(
 
 
 @given(st.lists(st.lists(PARTS, min_size=1, max_size=3).map(".".join), unique=True).map(tuple), NAMES)
-def test_what_is_stored_is_read_again(names: tuple[str, ...], left_out: tuple[str, ...]) -> None:
+def test_stored_plan_is_read_again(names: tuple[str, ...], left_out: tuple[str, ...]) -> None:
     known = Known(names, left_out)
     assert read_stored(stored(known)) == known
 

@@ -21,7 +21,7 @@ async def test_a_trainer_that_failed_is_restarted_with_count_and_reason(launcher
     assert launcher.stdout() == "2 Exit137\n"
 
 
-async def test_the_count_goes_on_from_that_of_the_container(launcher: Running) -> None:
+async def test_the_count_continues_that_of_the_container(launcher: Running) -> None:
     launcher.environ["KUBEMEND_RESTART_COUNT"] = "4"
     launcher.start(*COLD)
     launcher.order("sys.exit(1)")

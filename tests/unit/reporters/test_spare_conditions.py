@@ -32,7 +32,7 @@ def view(ref: PodRef = POD, **changes: Any) -> PodView:
 
 @dataclass
 class Env:
-    """A node's pods, and what was published: seconds, pod and condition."""
+    """A node's pods, and the published conditions: seconds, pod and condition."""
 
     views: dict[PodUid, PodView] = field(default_factory=lambda: {POD.uid: view()})
     published: list[tuple[float, str, Condition]] = field(default_factory=list)

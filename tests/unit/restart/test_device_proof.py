@@ -52,7 +52,7 @@ def test_failures_that_all_gpus_share_accuse_none(states: list[ProofState], accu
     assert bool(device_proof.unusable(reported)) == bool(accused)
 
 
-def test_note_counts_and_names_what_was_not_proved() -> None:
+def test_note_counts_and_names_the_unproved_gpus() -> None:
     states = [ProofState.PASSED, ProofState.SKIPPED, ProofState.UNKNOWN, ProofState.SKIPPED]
     results = [result(DeviceId(f"GPU-{number}"), state) for number, state in enumerate(states)]
     assert device_proof.note(results) == "proved 1 of 4 GPUs, GPU-1 InUse: why, GPU-2 Incomplete: why, 1 more"

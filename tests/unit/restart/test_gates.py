@@ -72,7 +72,7 @@ def test_late_list_names_dead_process_that_had_device_files() -> None:
     assert late(seen({TRAINER: 20 * GIB, MONITOR: GIB}, {MONITOR: None}), RECORDED) == {GPU: {TRAINER: 11.0}}
 
 
-def test_late_list_alone_tells_processes_by_their_container() -> None:
+def test_late_list_alone_identifies_processes_by_their_container() -> None:
     assert late(TRAINS, {}) == {GPU: {TRAINER: 11.0}}
     assert late(seen({MONITOR: GIB}, {MONITOR: "other"}), {}) == {}
 

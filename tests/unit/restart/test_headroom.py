@@ -26,7 +26,7 @@ def test_no_room_reason_only_near_the_limit(memory: PodMemory | None, has_room: 
     assert (no_room_reason(memory) == "") is has_room
 
 
-def test_no_room_reason_says_how_near_and_what_to_do() -> None:
+def test_no_room_reason_has_the_distance_and_a_hint() -> None:
     assert no_room_reason(PodMemory(limit=64 * MIB, used=60 * MIB, page_cache=1 * MIB)) == (
         "the pod is 5 MiB below its memory limit of 64 MiB, and a successor held next to the old container may "
         "take 16 MiB; raise the limit"

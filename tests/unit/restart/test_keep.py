@@ -63,7 +63,7 @@ def test_bad_annotation_is_refused(text: str) -> None:
         ("/root", False),
     ],
 )
-def test_what_is_mounted_is_no_part_of_the_layer(path: str, refused: bool) -> None:
+def test_mounts_are_no_part_of_the_layer(path: str, refused: bool) -> None:
     assert bool(keep.obstacle(path, mount_points=["/", "/proc", "/data/volume"])) is refused
 
 

@@ -244,7 +244,7 @@ def test_a_rule_for_devices_that_is_repeated_changes_nothing() -> None:
     assert difference(new) is not None
 
 
-def test_a_rule_that_denies_again_what_was_allowed_since_is_named() -> None:
+def test_a_rule_that_denies_again_a_device_allowed_since_is_named() -> None:
     old, new = crio.spec(), successor_spec()
     for spec in (old, new):
         spec["linux"]["resources"]["devices"].append({"allow": True, "access": "rwm"})

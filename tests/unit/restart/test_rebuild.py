@@ -32,7 +32,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return info
 
 
-def test_a_config_has_what_the_spec_and_the_status_tell() -> None:
+def test_a_config_has_the_fields_of_spec_and_status() -> None:
     config = rebuilt()
     spec = crio.spec()
     env = {item.key: item.value.decode() for item in config.envs}
@@ -200,7 +200,7 @@ def answer_with(info: str) -> api_pb2.ContainerStatusResponse:
     return api_pb2.ContainerStatusResponse(status=crio.status(), info={"info": info})
 
 
-def test_a_status_says_why_it_has_no_config() -> None:
+def test_a_status_without_a_config_has_the_reason() -> None:
     lies = convert.container_status(answer_with(json.dumps(changed("runtimeSpec.process.args", 3))), endpoint="cri")
     assert lies.config is None
     assert "info.runtimeSpec" not in lies.hidden

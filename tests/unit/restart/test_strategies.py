@@ -290,7 +290,7 @@ def test_a_member_with_probes_is_swapped_in_a_round() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"is_fault": False}, {"launcher": None}])
-def test_auto_swaps_without_a_word_about_launchers_where_there_is_none_or_a_person_asks(changes: Any) -> None:
+def test_auto_swaps_without_mention_of_launchers_where_there_is_none_or_a_person_asks(changes: Any) -> None:
     choice = strategies.choose(Strategy.AUTO, by_launcher(**changes))
     assert (choice.strategy, choice.refused) == (Strategy.SWAP, ())
 

@@ -18,7 +18,7 @@ from tests.environments.restarts import NOW, RestartEnv
 from tests.environments.runtime import POD, TARGET
 
 
-def test_one_heavy_config_always_has_room_beside_those_of_another_namespace() -> None:
+def test_one_heavy_config_always_has_room_next_to_those_of_another_namespace() -> None:
     room = Slots(config_shares.MOST)
     assert room.try_acquire("a", room.of_one)
     assert room.try_acquire("b", convert.HEAVIEST)

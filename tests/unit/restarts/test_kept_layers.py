@@ -78,7 +78,7 @@ async def test_note_is_bounded() -> None:
     assert len(made.note) == 2000
 
 
-async def test_agent_without_access_says_so() -> None:
+async def test_agent_without_access_reports_that() -> None:
     assert await LayerKeeper().move(OLD, NEW, ["/a"]) == keep.NotKept("this agent has no access to it")
 
 
@@ -142,7 +142,7 @@ def keeper(env: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> FakeKeeper:
     return fake
 
 
-async def test_reset_says_why_it_keeps_nothing(env: RestartEnv, keeper: FakeKeeper) -> None:
+async def test_reset_reports_why_it_keeps_nothing(env: RestartEnv, keeper: FakeKeeper) -> None:
     condition = await env.ask(strategy="reset", keep="/a")
     assert condition.status is ConditionStatus.TRUE
     assert keep.KUBELET in condition.message
@@ -163,7 +163,7 @@ async def test_rerun_keeps_paths_in_a_reservation_while_the_old_container_is_rem
     assert keep.INIT in condition.message
 
 
-async def test_only_what_was_parked_is_moved_on() -> None:
+async def test_only_parked_paths_are_moved_on() -> None:
     keeper = FakeKeeper({"/a": KEPT, "/b": "why"})
     made = keeping(keeper, "/a", "/b")
     await made.park(PLACE)

@@ -1,4 +1,4 @@
-"""Which restarted containers are timed until their next step, and what is observed."""
+"""Which restarted containers are timed until their next step, and the observed times."""
 
 import time
 from dataclasses import dataclass, field, replace

@@ -27,7 +27,7 @@ async def test_condition_has_the_reason_why_nothing_overlaps(
     assert overlap.note("trainer", expected) in condition.message
 
 
-async def test_condition_of_a_pod_without_the_wish_says_nothing(env: RestartEnv) -> None:
+async def test_condition_of_a_pod_without_the_annotation_has_no_overlap(env: RestartEnv) -> None:
     condition = await env.ask(strategy="swap")
     assert "import" not in condition.message
 

@@ -163,7 +163,7 @@ def intent(env: RestartEnv) -> intents.ProcessIntent:
         pytest.param(Launcher(State.HELD, 1, "r1"), 600.0, 2, id="held-and-too-old"),
     ],
 )
-async def test_the_next_agent_ends_what_is_open(launched: RestartEnv, state: Launcher, age: float, after: int) -> None:
+async def test_the_next_agent_ends_open_restarts(launched: RestartEnv, state: Launcher, age: float, after: int) -> None:
     await launched.store.begin(intent(launched))
     launched.launchers.state = state
     timeouts = Timeouts(kubelet=0.1, pod=0.1)

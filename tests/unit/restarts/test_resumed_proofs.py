@@ -83,7 +83,7 @@ async def _world(cri_env: CriEnv, tmp_path: Path) -> AsyncIterator[ProofEnv]:
 
 @pytest.mark.parametrize("calls", range(STEPS + 1))
 @pytest.mark.parametrize("order", intents.SwapOrder)
-async def test_resumed_swap_is_proved_or_says_why_not(
+async def test_resumed_swap_is_proved_or_reports_why_not(
     proof_env: ProofEnv, order: intents.SwapOrder, calls: int
 ) -> None:
     cri_env = proof_env.env.pod.cri_env
@@ -101,7 +101,7 @@ async def test_resumed_swap_is_proved_or_says_why_not(
 
 
 @pytest.mark.parametrize("calls", [0, 1, test_rerun.RESERVED, test_rerun.RESERVED + 6])
-async def test_resumed_rerun_is_proved_or_says_why_not(proof_env: ProofEnv, calls: int) -> None:
+async def test_resumed_rerun_is_proved_or_reports_why_not(proof_env: ProofEnv, calls: int) -> None:
     pod = proof_env.env.pod
     intent = replace(pod.intent(), created_at=NOW)
     successor_specs = await pod.successor_specs(intent)
@@ -162,7 +162,7 @@ async def test_resumed_restart_without_an_answer_of_kubelet_names_the_reason(
     assert proof_env.proofs.subjects == []
 
 
-async def test_resumed_restart_waits_until_kubelet_and_the_driver_tell_of_its_devices(proof_env: ProofEnv) -> None:
+async def test_resumed_restart_waits_until_kubelet_and_the_driver_report_its_devices(proof_env: ProofEnv) -> None:
     known, listed = proof_env.node.holders.allocations, proof_env.node.devices.inventory
     proof_env.node.holders.allocations, proof_env.node.devices.inventory = Allocations(), DeviceInventory()
     await killed_after_the_stop(proof_env)

@@ -1,4 +1,4 @@
-"""Verify a restart: what is asked, and for how long. The last status of a kubelet that hangs proves nothing."""
+"""Verify a restart: the checks, and how long they last. The last status of a kubelet that hangs proves nothing."""
 
 import asyncio
 from collections.abc import Iterable

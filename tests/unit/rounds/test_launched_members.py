@@ -81,7 +81,7 @@ async def test_a_member_that_hears_nothing_more_starts_by_itself(launched: Round
 
 
 @pytest.mark.parametrize("frozen", [True, False], ids=["frozen", "not-frozen-yet"])
-async def test_the_next_agent_goes_on_with_what_is_held(launched: RoundEnv, frozen: bool) -> None:
+async def test_the_next_agent_resumes_held_programs(launched: RoundEnv, frozen: bool) -> None:
     reported = launched.order()
     await reported.next()
     await launched.die()

@@ -582,7 +582,7 @@ async def test_agent_that_returns_late_releases_at_once(env: RoundEnv) -> None:
     assert env.freezer.still() == set()
 
 
-async def test_an_agent_that_comes_back_after_the_hold_waits_for_the_hub_before_it_lets_go(env: RoundEnv) -> None:
+async def test_an_agent_that_comes_back_after_the_hold_waits_for_the_hub_before_the_release(env: RoundEnv) -> None:
     """While there was no agent the hub could not renew the hold."""
     reported = env.order(hold_seconds=30.0)
     await reported.next()
@@ -641,7 +641,7 @@ async def test_an_agent_that_stops_leaves_members_that_only_wait_to_the_next_one
     assert (await reported.next()).phase is StepPhase.RUNNING
 
 
-async def test_of_two_of_one_name_only_one_is_let_go_however_late(env: RoundEnv) -> None:
+async def test_of_two_of_one_name_only_one_is_released_however_late(env: RoundEnv) -> None:
     await env.order().next()
     await env.die()
     theirs = await env.pod.kubelet_starts("trainer", attempt=2)
@@ -714,7 +714,7 @@ async def test_graver_fault_found_after_the_kill_has_the_member_recreated(env: R
 
 
 @pytest.mark.parametrize("calls", range(1, 25, 2))
-async def test_member_that_next_agent_finishes_is_proved_or_says_why_not(env: RoundEnv, calls: int) -> None:
+async def test_member_that_next_agent_finishes_is_proved_or_reports_why_not(env: RoundEnv, calls: int) -> None:
     host = GpuHost()
     host.listed[outside.GPU.uuid] = {}
     env.gates, env.prover = ReleaseGates(driver=host, processes=host), (proofs := Proofs(env.pod.cri_env))

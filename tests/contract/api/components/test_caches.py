@@ -63,7 +63,7 @@ async def test_what_the_pod_sets_stays(api: client.KubeClient) -> None:
     assert environment(pod, "trainer") == {**TRAINERS, "TRITON_CACHE_DIR": "/data/triton"}
 
 
-async def test_variables_of_a_config_map_are_not_overridden_unless_the_pod_says_so(api: client.KubeClient) -> None:
+async def test_variables_of_a_config_map_are_not_overridden_unless_the_pod_allows_it(api: client.KubeClient) -> None:
     trainer = {"trainer": {"envFrom": FROM_A_CONFIG_MAP}}
     pod = await created(api, trainer)
     assert (environment(pod, "trainer"), pod["spec"]["containers"][0]["volumeMounts"]) == ({}, [MOUNT])

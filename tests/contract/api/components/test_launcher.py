@@ -99,7 +99,7 @@ async def test_launched_pod_is_launched_once(api: client.KubeClient) -> None:
 
 
 def warnings(cluster: Cluster, pod: Json) -> str:
-    """Return what kubectl tells the user who creates the pod."""
+    """Return kubectl's warnings for the user that creates the pod."""
     arguments = (
         kubectl.program(),
         "--kubeconfig",

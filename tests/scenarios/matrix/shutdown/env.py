@@ -135,7 +135,7 @@ class ShutdownEnv:
     async def _end(self, scene: Scene) -> None:
         """Let the program end once kubelet has sent SIGTERM, and wait until the pod and the restart are over."""
         cell = scene.cell
-        runs = cell.critical or cell.moment is not Moment.CRASHED  # kubelet restarts what is not ending yet
+        runs = cell.critical or cell.moment is not Moment.CRASHED  # kubelet restarts containers that are not ending yet
         if cell.end is not End.DEAF and cell.moment not in METHODS and runs:
             await self._until_killed(scene)
             exits(self.board, scene.before, cell.end.code)

@@ -12,7 +12,7 @@ ADDRESSES = st.one_of(
 )
 
 
-def test_without_addresses_nobody_is_admitted() -> None:
+def test_without_addresses_no_peer_is_admitted() -> None:
     """An empty list of peers would admit all."""
     assert node_policy.ingress([]) == []
 

@@ -16,7 +16,7 @@ def begun(*, epoch: int) -> Term:
 
 
 @pytest.mark.parametrize("seen", [7, 8, 10_007, HIGHEST - 1])
-def test_equal_or_higher_epoch_raises_ours(seen: int) -> None:
+def test_equal_or_higher_epoch_raises_the_own_one(seen: int) -> None:
     term = begun(epoch=7)
     term.raise_above(seen)
     assert term.seen == seen

@@ -28,7 +28,7 @@ def forged(name: str, status: Mapping[str, Any], *, gang_uid: str = "") -> dict[
     return builders.obj(name, labels=OF_A_ROUND["labels"], annotations=annotations)
 
 
-async def test_oversized_round_takes_no_room_beside_others() -> None:
+async def test_oversized_round_takes_no_room_of_others() -> None:
     members = {str(number): number for number in range(17_000)}
     many = [forged(f"huge-{number}", {"phase": "Stopping", "members": members}) for number in range(5)]
     usual = forged("usual", builders.STATUS)

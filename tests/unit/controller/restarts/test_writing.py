@@ -80,7 +80,7 @@ async def test_lost_answer_is_detected_though_request_is_refused(env: Env) -> No
 
 
 @pytest.mark.parametrize("epoch", [None, "7"])
-async def test_round_of_another_leader_or_none_is_not_ours(env: Env, epoch: str | None) -> None:
+async def test_round_of_another_leader_or_none_does_not_belong_to_this_one(env: Env, epoch: str | None) -> None:
     await env.adopt()
     await env.annotate(**{names.EPOCH: epoch})
     with pytest.raises(writing.SupersededError, match=f"{env.namespace}/a is a round already"):

@@ -509,7 +509,7 @@ def test_only_silence_counts(silences: list[int]) -> None:
         play.tell(StepResult(uid(0), StepPhase.STOPPING, "DriverFreeing"))
 
 
-def test_lost_member_is_reported_with_its_last_step_and_what_was_left() -> None:
+def test_lost_member_is_reported_with_its_last_step_and_detail() -> None:
     play = Play(builders.gang(2))
     play.reported(StepPhase.STOPPED, 1)
     play.tell(StepResult(uid(0), StepPhase.STOPPING, "DriverFreeing", detail="12.0 GiB left"))
