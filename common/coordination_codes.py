@@ -10,23 +10,23 @@ from typing import Final, TypeVar
 from kubemend.common.coordination import FaultAnswer, FaultKind, OrderKind, StepPhase
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 
-_Word = TypeVar("_Word")
+_Member = TypeVar("_Member")
 _Code = TypeVar("_Code")
 
 FAULT_KINDS: "Final[Mapping[FaultKind, pb.Fault.Kind.ValueType]]" = MappingProxyType(
-    {word: pb.Fault.Kind.Value(word.name) for word in FaultKind}
+    {member: pb.Fault.Kind.Value(member.name) for member in FaultKind}
 )
 FAULT_ANSWERS: "Final[Mapping[FaultAnswer, pb.FaultAnswer.Answer.ValueType]]" = MappingProxyType(
-    {word: pb.FaultAnswer.Answer.Value(word.name) for word in FaultAnswer}
+    {member: pb.FaultAnswer.Answer.Value(member.name) for member in FaultAnswer}
 )
 ORDER_KINDS: "Final[Mapping[OrderKind, pb.Order.Action.ValueType]]" = MappingProxyType(
-    {word: pb.Order.Action.Value(word.name) for word in OrderKind}
+    {member: pb.Order.Action.Value(member.name) for member in OrderKind}
 )
 STEP_PHASES: "Final[Mapping[StepPhase, pb.StepResult.Phase.ValueType]]" = MappingProxyType(
-    {word: pb.StepResult.Phase.Value(word.name) for word in StepPhase}
+    {member: pb.StepResult.Phase.Value(member.name) for member in StepPhase}
 )
 
 
-def by_code(codes: Mapping[_Word, _Code]) -> Mapping[_Code, _Word]:
+def by_code(codes: Mapping[_Member, _Code]) -> Mapping[_Code, _Member]:
     """Return one of the mappings above in the other direction."""
-    return MappingProxyType({code: word for word, code in codes.items()})
+    return MappingProxyType({code: member for member, code in codes.items()})

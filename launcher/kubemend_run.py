@@ -230,7 +230,7 @@ class Warm:
             if not order:
                 self._stamped = 0
                 self._stamp_new()
-                self._say("ready")
+                self._report("ready")
                 os.set_blocking(self._release, True)
                 order = self._order()
         for path, stamp in self._files.items():
@@ -239,7 +239,7 @@ class Warm:
         for pair in order.split("\0"):
             key, _, value = pair.partition("=")
             os.environ[key] = value
-        self._say("go")
+        self._report("go")
         os.close(self._status)
         os.close(self._release)
 
@@ -263,7 +263,7 @@ class Warm:
                 order = self._order()
                 if order:
                     return order
-                self._say("import " + name)
+                self._report("import " + name)
                 self._make(wanted, path, around)
                 wanted, path, around = {}, None, {}
                 self._load(name)
@@ -286,7 +286,7 @@ class Warm:
         """Call the program's function for spares, once. A failure ends this spare: half a state is worse than none."""
         where, _, function = self._prepare_by.rpartition(":")
         folder, _, name = where.rpartition("/")
-        self._say("prepare")
+        self._report("prepare")
         self._prepare_by = ""
         if folder not in sys.path:
             sys.path.insert(0, folder or "/")
@@ -351,11 +351,11 @@ class Warm:
         self._rest = lines.pop()
         return "".join([each[3:] for each in lines if each.startswith("go ")])
 
-    def _say(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         os.write(self._status, (text + "\n").encode("utf-8", "surrogateescape"))
 
     def _refuse(self, message: str) -> None:
-        self._say(message)
+        self._report(message)
         os._exit(1)
 
 
@@ -900,7 +900,7 @@ def request_of(line: bytes) -> Request | None:
             return Request(follow=Follow(hold, lease))
         if what in ("leave", "end"):
             return Request(verdict=Verdict(_integer(given["program"]), what == "end"))
-        name = _word(given["order"])
+        name = _identifier(given["order"])
         if what == "release":
             return Request(release=name)
         if what != "stop":
@@ -908,12 +908,12 @@ def request_of(line: bytes) -> Request | None:
         grace, hold = (
             _between(given[each], most) for each, most in (("grace", _LONGEST_GRACE), ("hold", _LONGEST_HOLD))
         )
-        return Request(Order(name, _integer(given["program"]), grace, hold, _word(given["reason"])))
+        return Request(Order(name, _integer(given["program"]), grace, hold, _identifier(given["reason"])))
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
-def _word(text: object) -> str:
+def _identifier(text: object) -> str:
     if not (isinstance(text, str) and re.fullmatch(r"[!-~]{1,128}", text)):
         raise ValueError("not an identifier")
     return text
@@ -1317,7 +1317,7 @@ class Control:
             self._accept()
         return found
 
-    def tell(self, state: dict[str, object], numbers: Iterable[int]) -> None:
+    def send(self, state: dict[str, object], numbers: Iterable[int]) -> None:
         """Send the state to these peers; drop those that do not read."""
         import json
 
@@ -1444,34 +1444,34 @@ class Spare:
         *lines, rest = (self._text + text).split(b"\n")
         self._text = rest[:_LONGEST_MESSAGE]
         for line in lines:
-            self._heard(*line.decode("utf-8", "surrogateescape").partition(" ")[::2])
+            self._receive(*line.decode("utf-8", "surrogateescape").partition(" ")[::2])
 
-    def _heard(self, word: str, value: str) -> None:
-        if word == "import":
+    def _receive(self, topic: str, value: str) -> None:
+        if topic == "import":
             self.module, self.ran = value, 0.0
-        elif word == "prepare":
+        elif topic == "prepare":
             self.module, self.ran, self.preparing = "", 0.0, True
-        elif word == "ready":
+        elif topic == "ready":
             self.prepared, self.preparing = self.prepared or self.preparing, False
             self.ready = True
-        elif word == "unprepared":
+        elif topic == "unprepared":
             self.fail(ENDED, value)
-        elif word == "go":
+        elif topic == "go":
             self.released = True
-        elif word == "changed":
+        elif topic == "changed":
             self.fail(MODULE_CHANGED, f"{value} has changed")
-        elif word == "device":
+        elif topic == "device":
             self.fail(DEVICE_OPENED, f"it holds {value} open", guilty=True)
-        elif word == "changes":
+        elif topic == "changes":
             self.fail(NOT_IMPORTABLE, f"the module changes {value}", guilty=True)
-        elif word == "folder":
+        elif topic == "folder":
             self.fail(NOT_IMPORTABLE, f"it cannot change its working directory: {value}", hopeless=True)
-        elif word == "failed":
+        elif topic == "failed":
             self.failed, _, why = value.partition(" ")
             what = f"the import of {self.failed}" if self.failed != self.module else "the import"
             message = f"{what} fails in the spare" + (f": {why}" if why else ", but not in the program")
             self.fail(NOT_IMPORTABLE, message, guilty=True)
-        elif word == "main":
+        elif topic == "main":
             self.fail(NOT_IMPORTABLE, "the module imports the program itself", guilty=True)
 
     def announce(self) -> None:
@@ -1581,7 +1581,7 @@ class Launcher:
         self._followed, self._followed_until = Follow(0.0, 0.0), 0.0
         self._verdict: Verdict | None = None
         self._learn_every = min(_LEARN_EVERY, max(_SETTLED, options.spare_after))
-        self._told: tuple[object, ...] = ()
+        self._reported_spare: tuple[object, ...] = ()
         self._wakeup = self._catch_signals()
         self._has_terminal = _has_terminal()
         self._control = self._open_control()
@@ -1766,7 +1766,7 @@ class Launcher:
     def _enter(self, phase: str) -> None:
         self._phase = phase
         if self._control:
-            self._control.tell(self._state(), self._control.peers)
+            self._control.send(self._state(), self._control.peers)
 
     def _state(self) -> dict[str, object]:
         """Return the state for the agent. ``spare`` is the spare's start (``Process.started``), 0 if there is none.
@@ -1876,16 +1876,16 @@ class Launcher:
         for peer, request in self._control.requests(events) if self._control else ():
             self._handle(request)
             assert self._control is not None
-            self._control.tell(self._state(), [peer])
-        self._tell_of_spare()
+            self._control.send(self._state(), [peer])
+        self._report_spare()
 
-    def _tell_of_spare(self) -> None:
+    def _report_spare(self) -> None:
         """Send the state to all followers if that of the spare has changed."""
         now = (self._spare and self._spare.pid, bool(self._spare and self._spare.ready), self._no_spare)
-        if now != self._told:
-            self._told = now
+        if now != self._reported_spare:
+            self._reported_spare = now
             if self._control:
-                self._control.tell(self._state(), self._control.followers)
+                self._control.send(self._state(), self._control.followers)
 
     def _signalled(self, number: int) -> None:
         if number in self._options.stop_signals:
@@ -2010,7 +2010,7 @@ class Launcher:
         """
         if self._spare:
             self._spare.run_freely()  # no program runs that it could slow down
-        began, said = time.monotonic(), False
+        began, reported = time.monotonic(), False
         while not self._stopping:
             spare = self._spare.pid if self._spare else None
             alive = descendants(processes(), os.getpid(), spare)
@@ -2018,8 +2018,8 @@ class Launcher:
                 return
             for process in alive:
                 kill(process)
-            if alive and not said and time.monotonic() - began > _REPORT_UNKILLED:
-                said = True
+            if alive and not reported and time.monotonic() - began > _REPORT_UNKILLED:
+                reported = True
                 say(f"waiting for process {alive[0].pid} to die (state {alive[0].state})")
             if alive:
                 self._turn(time.monotonic() + _RESCAN)
@@ -2157,23 +2157,23 @@ class Launcher:
         names = memory_file("kubemend-names")
         _write_list(names, [*succeeded(records, self._store.known), *todo])
         log = memory_file("kubemend-log")
-        status, tell = os.pipe()
+        status, report = os.pipe()
         order, release = os.pipe()
         os.set_blocking(status, False)
-        given = {"STATUS": str(tell), "RELEASE": str(order), "NAMES": _file_path(names), "MAIN": main}
+        given = {"STATUS": str(report), "RELEASE": str(order), "NAMES": _file_path(names), "MAIN": main}
         given["DEVICES"] = self._options.spare_devices
         if self._prepare and self._program:
             given["PREPARE"] = _found_in(self._prepare, self._program)
         environ = self._bootstrapped(self._environ, log)
         environ.update({_PREFIX + key: value for key, value in given.items()})
         try:
-            pid = spawn(Start(self._command, environ, self._ignored, (tell, order)))
+            pid = spawn(Start(self._command, environ, self._ignored, (report, order)))
         except LauncherError:
             for file in (status, release, log, names):
                 os.close(file)
             raise
         finally:
-            os.close(tell)
+            os.close(report)
             os.close(order)
         _set_oom(pid, _FIRST_KILLED)
         return Spare(pid, status, release, log, names, todo, self._prepare)

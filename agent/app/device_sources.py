@@ -85,7 +85,7 @@ class DeviceSources:
     nearby: NicAffinity
     kernel_log: KernelLogSource
     cursor: StoredCursor
-    memories: SourceState
+    source_state: SourceState
 
     @classmethod
     async def of(
@@ -100,10 +100,10 @@ class DeviceSources:
         queue: FindingQueue,
     ) -> Self:
         """Create all sources. Raises HistoryError when the state saved by a previous agent cannot be read."""
-        memories = SourceState(store)
+        source_state = SourceState(store)
         try:
-            gpus = gpu_inventory_state.decode(await memories.load(_GPUS), boot_id=boot_id)
-            nics = nic_inventory_state.decode(await memories.load(_NICS), boot_id=boot_id)
+            gpus = gpu_inventory_state.decode(await source_state.load(_GPUS), boot_id=boot_id)
+            nics = nic_inventory_state.decode(await source_state.load(_NICS), boot_id=boot_id)
         except ValueError as error:
             raise HistoryError(f"the stored device inventory cannot be read: {error}; remove the state file") from error
         nvml = NvmlSource(
@@ -112,7 +112,7 @@ class DeviceSources:
             report=parts.reporter("nvml"),
             periods=Periods(poll_period=settings.nvml_poll_interval),
             known_before=gpus,
-            on_inventory=lambda known: memories.keep(_GPUS, gpu_inventory_state.encode(known, boot_id=boot_id)),
+            on_inventory=lambda known: source_state.keep(_GPUS, gpu_inventory_state.encode(known, boot_id=boot_id)),
             sysfs=settings.sysfs,
             limits=catalog.limits.gpu,
         )
@@ -122,7 +122,7 @@ class DeviceSources:
             report=parts.reporter("network"),
             meter=_NetworkMeter(metrics),
             known_before=nics,
-            remember=lambda memory: memories.keep(_NICS, nic_inventory_state.encode(memory)),
+            remember=lambda memory: source_state.keep(_NICS, nic_inventory_state.encode(memory)),
             sysfs=settings.sysfs,
             netns=settings.network_namespace,
             ignored=frozenset(settings.ignore_nics),
@@ -143,7 +143,7 @@ class DeviceSources:
         )
         driver = Driver(nvml)
         nearby = NicAffinity(gpus=lambda: driver.inventory, nics=lambda: network.inventory, place=network.place)
-        return cls(nvml, driver, network, nearby, kernel_log, cursor, memories)
+        return cls(nvml, driver, network, nearby, kernel_log, cursor, source_state)
 
     def tasks(self) -> dict[str, Coroutine[Any, Any, None]]:
         """Return the tasks that must run indefinitely, by name."""
@@ -152,7 +152,7 @@ class DeviceSources:
             "network": self.network.run(),
             "kernel-log": self.kernel_log.run(),
             "cursor": self.cursor.run(),
-            "memories": self.memories.run(),
+            "source-state": self.source_state.run(),
         }
 
     def nic_names(self) -> list[str]:
@@ -167,7 +167,7 @@ class DeviceSources:
     async def remember(self) -> None:
         """Save the state for the next agent."""
         await self.cursor.write()
-        await self.memories.write()
+        await self.source_state.write()
 
 
 class _KernelLogMeter:

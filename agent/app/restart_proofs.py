@@ -39,7 +39,7 @@ _QUERY_SHARE, _STOP_SHARE, _CALL_SHARE = 0.25, 0.1, 0.75
 """Shares of the timeout: for NVML and kubelet, for the workers' end, and for one CUDA call."""
 
 _LONGEST_CALL: Final = 5.0
-"""Seconds. A call that takes longer is given up, and accuses no GPU (``judging.LEAST_PATIENCE``)."""
+"""Seconds. A call that takes longer is given up, and accuses no GPU (``judging.SHORTEST_HANG``)."""
 
 _KINDS: Final[Mapping[Reason, FindingKind]] = {
     Reason.WRONG_RESULT: FindingKind.WRONG_RESULT,

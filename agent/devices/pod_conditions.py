@@ -15,7 +15,7 @@ _LINKS = (FindingKind.LINK_DOWN.value, FindingKind.RDMA_PORT_DOWN.value)
 _MUST_MOVE = (ActionClass.RESET_DEVICE, ActionClass.REBOOT_NODE, ActionClass.REPLACE)
 
 
-LINK_PATIENCE = 60.0
+LINK_GRACE_PERIOD = 60.0
 """Seconds for which a link must be down before DeviceFailure is set: most links come back by themselves."""
 
 
@@ -52,7 +52,7 @@ def for_devices(
 
 def may_come_back(verdict: Verdict, *, now: float) -> bool:
     """Return whether the verdict is only that of a link which has just gone down. ``now`` is Unix time."""
-    return verdict.reason in _LINKS and now - verdict.since < LINK_PATIENCE
+    return verdict.reason in _LINKS and now - verdict.since < LINK_GRACE_PERIOD
 
 
 def _severity(verdict: Verdict) -> tuple[int, int]:

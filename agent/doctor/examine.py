@@ -20,7 +20,7 @@ from kubemend.common.kube import client as kube
 TIMEOUT = 10.0
 """Timeout of a check in seconds. NVML has more: nvmlInit takes seconds per GPU without persistence mode."""
 
-_NVML_PATIENCE = 3
+_NVML_TIMEOUTS = 3
 _NEVER = 3600.0  # seconds; the check's own timeout comes first
 
 
@@ -80,7 +80,7 @@ def _probes(settings: Settings, *, api: kube.KubeClient, timeout: float) -> tupl
             *nvml.NAMES,
             work=lambda: nvml.gpus(sysfs=settings.sysfs, hang_deadline=timeout),
             timeout_hint="run nvidia-smi on the node and look for NVRM in its kernel log",
-            times=_NVML_PATIENCE,
+            times=_NVML_TIMEOUTS,
         ),
         probe(kernel.CGROUPS, work=lambda: kernel.freezer(settings.sysfs), timeout_hint=disk),
         probe(kernel.STANDBY, work=lambda: kernel.standby(settings), timeout_hint=runtime),

@@ -36,7 +36,7 @@ async def hub(settings: Settings) -> Sequence[Check]:
         roots = await blocking.once(functools.partial(endpoint.roots_of, where), name="doctor")
         addresses = await blocking.once(functools.partial(endpoint.resolved, where), name="doctor")
     except HubError as error:
-        return (Check(HUB, Result.FAIL, error.trouble.what, error.trouble.hint),)
+        return (Check(HUB, Result.FAIL, error.problem.what, error.problem.hint),)
     try:
         context = _context(roots)
     except ssl.SSLError:

@@ -121,7 +121,7 @@ class Connection:
         try:
             addresses = await self._dialer.addresses()
         except HubError as error:
-            return latest, error.trouble
+            return latest, error.problem
         found: list[HubProblem] = []
         for address in after(addresses, latest):
             latest = address
@@ -148,7 +148,7 @@ class Connection:
             async with await self._dialer.channel(address) as channel:
                 await self._exchange(_call(channel, token=token), address)
         except HubError as error:
-            return error.trouble
+            return error.problem
         except grpc.aio.AioRpcError as error:
             where = self._where
             return errors.of_rpc(error.code(), error.details() or "", where=str(address), ca=where.ca, name=where.name)

@@ -28,9 +28,9 @@ class HubProblem:
 class HubError(Exception):
     """The hub cannot be reached, or rejects the agent."""
 
-    def __init__(self, trouble: HubProblem) -> None:
-        super().__init__(f"{trouble.what}. {trouble.hint}" if trouble.hint else trouble.what)
-        self.trouble = trouble
+    def __init__(self, problem: HubProblem) -> None:
+        super().__init__(f"{problem.what}. {problem.hint}" if problem.hint else problem.what)
+        self.problem = problem
 
 
 RUNNING: Final = "Check that the controller runs: kubectl -n kubemend get pods"

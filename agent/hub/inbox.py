@@ -99,8 +99,8 @@ class Inbox:
         except wire.MalformedError as error:
             self._ignored("malformed", body=body, error=str(error))
 
-    def _answer(self, said: pb.FaultAnswer) -> None:
-        fault_id, taken = wire.answer(said)
+    def _answer(self, message: pb.FaultAnswer) -> None:
+        fault_id, taken = wire.answer(message)
         fault = self._faults.answered(fault_id, taken)
         if fault is None:
             self._ignored("late-answer", fault=fault_id)
@@ -114,17 +114,17 @@ class Inbox:
             container=str(fault.target),
             cause=fault.code,
             answer=taken.value,
-            round=said.round,
-            reason=said.reason,
-            detail=said.detail,
+            round=message.round,
+            reason=message.reason,
+            detail=message.detail,
         )
 
     def _stop(self, stop: pb.Stop) -> None:
         orders = wire.orders(stop)
         for fault_id in self._faults.ordered({order.pod for order in orders}):
             self._settled(fault_id)
-        for order, said in zip(orders, stop.orders, strict=True):
-            pod = wire.pod_ref(said.pod)
+        for order, message in zip(orders, stop.orders, strict=True):
+            pod = wire.pod_ref(message.pod)
             work = self._rounds.handle_order(order, pod=pod)
             self._tasks.create_task(work, name=f"round {order.round} of {pod}")
 
@@ -143,8 +143,8 @@ def _leader(welcome: pb.Welcome) -> str:
     return welcome.leader
 
 
-def _uids(said: pb.Release | pb.Abort) -> frozenset[PodUid]:
+def _uids(message: pb.Release | pb.Abort) -> frozenset[PodUid]:
     """Return the pods to release. Raises MalformedError if there are none, which ``Rounds`` would take as all."""
-    if not said.round or not said.pod_uids:
+    if not message.round or not message.pod_uids:
         raise wire.MalformedError("a release or abort without pods")
-    return frozenset(PodUid(uid) for uid in said.pod_uids)
+    return frozenset(PodUid(uid) for uid in message.pod_uids)

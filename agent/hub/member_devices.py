@@ -54,7 +54,7 @@ class Sampler:
         return found
 
 
-_PATIENCE: Final = 0.25  # seconds; a fault must not wait for a kubelet that hangs
+_TIMEOUT: Final = 0.25  # seconds; a fault must not wait for a kubelet that hangs
 _MAX_AGE: Final = 1.0  # seconds; an older answer may lack a new container's devices, and so take them for healthy
 
 
@@ -73,7 +73,7 @@ class Verdicts:
         """
         inventory = self._devices.inventory
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_TIMEOUT):
                 held = convert.held_by(target, await self._holders.current(max_age=_MAX_AGE))
         except TimeoutError:
             held = None

@@ -235,8 +235,8 @@ class Members:
             ours=self._is_ours(view),
         )
         no_fault = exits.no_fault_reason(ended, opted_in_namespaces=self._namespaces)
-        say = log.info if no_fault is None else log.debug
-        say(
+        write = log.info if no_fault is None else log.debug
+        write(
             "hub.member_exit",
             container=str(view.ref),
             container_id=view.id,

@@ -102,12 +102,12 @@ def deserialized(data: bytes) -> pb.HubMessage | None:
     return message
 
 
-def answer(said: pb.FaultAnswer) -> tuple[str, FaultAnswer]:
+def answer(message: pb.FaultAnswer) -> tuple[str, FaultAnswer]:
     """Return the id of the answered fault, and the answer. Raises MalformedError."""
-    taken = _ANSWERS.get(said.answer)
-    if not said.fault_id or taken is None:
-        raise MalformedError(f"invalid answer {said.answer} to fault {said.fault_id!r}")
-    return said.fault_id, taken
+    taken = _ANSWERS.get(message.answer)
+    if not message.fault_id or taken is None:
+        raise MalformedError(f"invalid answer {message.answer} to fault {message.fault_id!r}")
+    return message.fault_id, taken
 
 
 def orders(stop: pb.Stop) -> tuple[rounds.Order, ...]:

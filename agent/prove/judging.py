@@ -15,7 +15,7 @@ from kubemend.agent.sources.nvml.protocol import Condition, DeviceAnswer
 SLOWEST_SHARE: Final = 0.03
 """Of the nominal memory bandwidth. An H200 reached 0.19 at its full clocks, and the lowest are a sixth of those."""
 
-LEAST_PATIENCE: Final = 10.0
+SHORTEST_HANG: Final = 10.0
 """Seconds. A call that has not returned for a shorter time may only be slow, as the start of a context can be."""
 
 _FEWEST_BYTES: Final = 64 << 20  # with less, the start of a kernel counts for too much
@@ -136,7 +136,7 @@ def _stopped(uuid: DeviceId, measured: Measured) -> Verdict | None:
 
 def _did_not_answer(hanging: Hanging) -> Verdict:
     """Return the verdict on a call that hangs. cuInit starts the whole driver, so it accuses no GPU."""
-    hangs = hanging.call != "cuInit" and hanging.seconds >= LEAST_PATIENCE
+    hangs = hanging.call != "cuInit" and hanging.seconds >= SHORTEST_HANG
     outcome = Outcome.FAILED if hangs else Outcome.UNKNOWN
     during = f" in {hanging.test.value}" if hanging.test is not None else ""
     message = f"{hanging.call} did not return within {hanging.seconds:g} s{during}"

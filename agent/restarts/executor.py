@@ -133,8 +133,8 @@ class RestartExecutor:
         self._suspects = suspects
         self._reattach_timer = reattach_timer
         self._next_steps = next_steps
-        self._hurried: dict[PodUid, asyncio.Event] = {}
-        self._in_a_hurry: Counter[PodUid] = Counter()
+        self._expedited: dict[PodUid, asyncio.Event] = {}
+        self._expediting: Counter[PodUid] = Counter()
         self._acting = 0
         self._unclosed: dict[str, str] = {}
         self.quiet = asyncio.Event()
@@ -229,15 +229,15 @@ class RestartExecutor:
     @contextlib.contextmanager
     def expedite(self, pod: PodUid) -> Iterator[None]:
         """Cut the verification of a pod's restart short during this block, because a round waits for the pod."""
-        self._in_a_hurry[pod] += 1
-        self._hurried.setdefault(pod, asyncio.Event()).set()
+        self._expediting[pod] += 1
+        self._expedited.setdefault(pod, asyncio.Event()).set()
         try:
             yield
         finally:
-            self._in_a_hurry[pod] -= 1
-            if not self._in_a_hurry[pod]:
-                del self._in_a_hurry[pod]
-                self._hurried.pop(pod, None)
+            self._expediting[pod] -= 1
+            if not self._expediting[pod]:
+                del self._expediting[pod]
+                self._expedited.pop(pod, None)
 
     @contextlib.contextmanager
     def _act_noted(self, *, in_round: bool) -> Iterator[None]:
@@ -319,7 +319,7 @@ class RestartExecutor:
             verified = None
             with contained.within(Kind.VERIFICATION, done.plan.target):
                 async with turns.waiting():
-                    verified = await self._verified_unless_hurried(done, devices=devices, visit=visit)
+                    verified = await self._verified_unless_expedited(done, devices=devices, visit=visit)
             if verified is None:
                 log.info("restart.not_verified", restart=done.plan.id, container=str(done.plan.target))
                 if done.in_round:
@@ -337,13 +337,13 @@ class RestartExecutor:
         if done.outcome.result is not Result.UNFINISHED:
             await self.close(done.plan, done.outcome)
 
-    async def _verified_unless_hurried(
+    async def _verified_unless_expedited(
         self, done: _Done, *, devices: frozenset[DeviceId] | None, visit: GateSession
     ) -> _Verified | None:
         """Return the verified outcome; None if a round waits for the pod."""
-        expedite = self._hurried.setdefault(done.plan.target.pod.uid, asyncio.Event())
+        expedite = self._expedited.setdefault(done.plan.target.pod.uid, asyncio.Event())
         verifying = asyncio.create_task(self._verify(done, devices=devices, visit=visit), name=f"verify {done.plan.id}")
-        waiting = asyncio.create_task(expedite.wait(), name=f"hurried {done.plan.id}")
+        waiting = asyncio.create_task(expedite.wait(), name=f"expedited {done.plan.id}")
         try:
             await asyncio.wait({verifying, waiting}, return_when=asyncio.FIRST_COMPLETED)
             return verifying.result() if verifying.done() else None
@@ -351,8 +351,8 @@ class RestartExecutor:
             verifying.cancel()
             waiting.cancel()
             await asyncio.wait({verifying, waiting})
-            if done.plan.target.pod.uid not in self._in_a_hurry:
-                self._hurried.pop(done.plan.target.pod.uid, None)
+            if done.plan.target.pod.uid not in self._expediting:
+                self._expedited.pop(done.plan.target.pod.uid, None)
 
     async def _verify(self, done: _Done, *, devices: frozenset[DeviceId] | None, visit: GateSession) -> _Verified:
         (outcome, settled), answer, free = await asyncio.gather(

@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 _TIMEOUTS = verifier.Timeouts(kubelet=5.0, pod=5.0)
 """Shorter than after a restart of this agent, because nothing new starts during the replay."""
 
-_API_PATIENCE = 5.0
+_API_TIMEOUT = 5.0
 """Seconds to wait for the API server's list of this node's pods before an orphan is taken for one of them."""
 
 
@@ -215,7 +215,7 @@ class Recovery:
         """
         if lost and not self._dependencies.pods.synced:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_API_PATIENCE):
+                async with asyncio.timeout(_API_TIMEOUT):
                     await self._dependencies.pods.until_synced()
         if not self._dependencies.pods.synced:
             return lost

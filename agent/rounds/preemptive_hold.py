@@ -46,10 +46,10 @@ class PreemptiveHolds:
             return
         holding = HoldSet(self._freezer, mark=pod.uid, names={failed.ref.name})
         guard = self._guards[failed.ref] = _Guard(holding)
-        catcher = PodHolder(pod, dependencies=self._dependencies, holding=holding, on_deleted=lambda: _release(holding))
+        holder = PodHolder(pod, dependencies=self._dependencies, holding=holding, on_deleted=lambda: _release(holding))
         try:
-            async with catcher.at_work():
-                await catcher.catch_up(failed)
+            async with holder.at_work():
+                await holder.catch_up(failed)
                 yield guard.taken_over
         finally:
             del self._guards[failed.ref]

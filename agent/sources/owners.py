@@ -37,7 +37,7 @@ class Api(client.ObjectReader, Protocol):
     ) -> AsyncGenerator[client.Listing, None]: ...
 
 
-class _NotUnderstoodError(Exception):
+class _InvalidError(Exception):
     """A name or an answer does not have the API's form."""
 
 
@@ -53,13 +53,13 @@ class _Known:
     """The cached facts for one pod; times are the loop's.
 
     ``facts``: the lasting part of the latest answer, which arrived ``at``. ``due``: time of the next query.
-    ``trouble``: why the answer was invalid; logged once.
+    ``problem``: why the answer was invalid; logged once.
     """
 
     facts: admission.OwnerFacts | None = None
     at: float = 0.0
     due: float = 0.0
-    trouble: str = ""
+    problem: str = ""
 
 
 class OwnerLookup:
@@ -123,10 +123,10 @@ class OwnerLookup:
         except errors.KubeError:
             self._known[uid] = replace(self._known.get(uid, _Known()), due=time() + _RETRIED)
             return None
-        except _NotUnderstoodError as error:
-            if (trouble := str(error)) != self._known.get(uid, _Known()).trouble:
-                log.warning("owner.invalid", pod=str(pod.ref), error=trouble)
-            self._known[uid] = _Known(due=time() + _REFRESHED, trouble=trouble)
+        except _InvalidError as error:
+            if (problem := str(error)) != self._known.get(uid, _Known()).problem:
+                log.warning("owner.invalid", pod=str(pod.ref), error=problem)
+            self._known[uid] = _Known(due=time() + _REFRESHED, problem=problem)
             return None
         lasting = facts if facts is not None and facts.lasts else None
         self._known[uid] = _Known(lasting, at=time(), due=time() + _REFRESHED)
@@ -196,11 +196,11 @@ class OwnerLookup:
 
 @contextlib.contextmanager
 def _checking(what: str) -> Iterator[None]:
-    """Raise _NotUnderstoodError for any name or answer of unexpected form."""
+    """Raise _InvalidError for any name or answer of unexpected form."""
     try:
         yield
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
-        raise _NotUnderstoodError(f"{what} is invalid: {error!r}") from error
+        raise _InvalidError(f"{what} is invalid: {error!r}") from error
 
 
 def _matters(pod: PodView) -> bool:

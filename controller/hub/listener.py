@@ -50,9 +50,9 @@ class _End(asyncio.BufferedProtocol):
         return _buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.heard(bytes(_buffer[:nbytes]))
+        self.received(bytes(_buffer[:nbytes]))
 
-    def heard(self, data: bytes) -> None:
+    def received(self, data: bytes) -> None:
         """Forward data that was read."""
         if self.other is not None and self.other.transport is not None:
             self.other.transport.write(data)
@@ -88,9 +88,9 @@ class _Outer(_End):
         super().connection_lost(error)
         self._front.visitors.gone(self)
 
-    def heard(self, data: bytes) -> None:
+    def received(self, data: bytes) -> None:
         if self.other is not None:
-            super().heard(data)
+            super().received(data)
         elif self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
             self._front.transfer_to(self, first=data)

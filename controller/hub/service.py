@@ -159,11 +159,11 @@ class Coordination:
 
     async def _session(self, stream: Stream, hello: pb.Hello) -> Ending:
         self.roster.join(stream, pb.HubMessage(welcome=pb.Welcome(leader=self._name, protocol=PROTOCOL)))
-        hearing = asyncio.create_task(self._receive_loop(stream, hello), name="hub-hear")
+        receiving = asyncio.create_task(self._receive_loop(stream, hello), name="hub-receive")
         try:
             return await stream.over
         finally:
-            hearing.cancel()
+            receiving.cancel()
             self.roster.leave(stream)
 
     async def _receive_loop(self, stream: Stream, hello: pb.Hello) -> None:

@@ -48,7 +48,7 @@ def events(failed_writes: Sequence[FailedWrite]) -> list[plan.Event]:
         reason = _CREATION_FAILED.get(type(each.write))
         if reason is not None and not isinstance(each.error, errors.ApiUnavailableError | OutdatedViewError):
             found.setdefault(reason, []).append(each)
-    return [_event(reason, troubles_of_reason) for reason, troubles_of_reason in found.items()]
+    return [_event(reason, failed) for reason, failed in found.items()]
 
 
 class OutdatedViewError(errors.ConflictError):

@@ -26,15 +26,15 @@ class Statuses:
         self._report = report
         self._needed = needed
         self._well: set[str] = set()
-        self._troubles: dict[str, ComponentStatus] = {}
+        self._problems: dict[str, ComponentStatus] = {}
         self._reported: ComponentStatus | None = None
 
     def well(self, what: str, *, idle: bool) -> None:
         """Record that a component works. ``idle``: the node has no NICs, so nothing else matters."""
-        self._troubles.pop(what, None)
+        self._problems.pop(what, None)
         self._well.add(what)
-        if self._troubles:
-            self._set_status(next(iter(self._troubles.values())))
+        if self._problems:
+            self._set_status(next(iter(self._problems.values())))
         elif idle and SYSFS in self._well:
             self._set_status(_IDLE)
         elif self._well >= self._needed:
@@ -50,8 +50,8 @@ class Statuses:
 
     def _trouble(self, what: str, message: str, *, hint: str) -> None:
         self._well.discard(what)
-        self._troubles[what] = ComponentStatus(ComponentState.DEGRADED, message=message, hint=hint)
-        self._set_status(self._troubles[what])
+        self._problems[what] = ComponentStatus(ComponentState.DEGRADED, message=message, hint=hint)
+        self._set_status(self._problems[what])
 
     def _set_status(self, status: ComponentStatus) -> None:
         if status == self._reported:

@@ -140,11 +140,11 @@ def of_xid(event: XidEvent) -> Change:
 
 def of_event(event: DeviceEvent) -> Change:
     """Return another event as a change."""
-    kind, text = _HAPPENINGS[event.happening]
+    kind, text = _EVENTS[event.kind]
     return Change(kind=kind, code="", device=DeviceLocator(uuid=event.uuid, pci=event.pci), text=text)
 
 
-_HAPPENINGS = {
+_EVENTS = {
     DeviceEventKind.GPU_UNAVAILABLE: (FindingKind.GPU_UNAVAILABLE, "the driver took the GPU out of use"),
     DeviceEventKind.MEMORY_POISONED: (FindingKind.MEMORY_POISONED, "poisoned memory was used"),
 }

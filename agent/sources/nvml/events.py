@@ -22,7 +22,7 @@ FATAL_POISON = 0x2000  # nvmlEventTypeFatalPoisonError
 GPU_UNAVAILABLE = 0x4000  # nvmlEventTypeGpuUnavailableError, R570 and later
 RECOVERY_ACTION = 0x8000  # nvmlEventTypeGpuRecoveryAction, R565 and later
 
-HAPPENINGS = {GPU_UNAVAILABLE: DeviceEventKind.GPU_UNAVAILABLE, FATAL_POISON: DeviceEventKind.MEMORY_POISONED}
+EVENT_KINDS = {GPU_UNAVAILABLE: DeviceEventKind.GPU_UNAVAILABLE, FATAL_POISON: DeviceEventKind.MEMORY_POISONED}
 """Events with a meaning of their own, as Xids have. All others only mean that a poll would find a change."""
 
 WANTED = (
@@ -139,10 +139,10 @@ def _converted(event: Any, gpu: Gpu) -> XidEvent | DeviceEvent | None:
             gpu_instance=_attributed(event.gpuInstanceId),
             compute_instance=_attributed(event.computeInstanceId),
         )
-    happening = HAPPENINGS.get(event.eventType)
-    if happening is None:
+    kind = EVENT_KINDS.get(event.eventType)
+    if kind is None:
         return None
-    return DeviceEvent(observed_at=time.time(), happening=happening, uuid=gpu.uuid, pci=gpu.pci)
+    return DeviceEvent(observed_at=time.time(), kind=kind, uuid=gpu.uuid, pci=gpu.pci)
 
 
 def _address(handle: Any) -> int | None:

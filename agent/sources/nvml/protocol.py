@@ -106,7 +106,7 @@ class DeviceEvent:
     """Another NVML event of a GPU. ``observed_at`` is Unix time in seconds."""
 
     observed_at: float
-    happening: DeviceEventKind
+    kind: DeviceEventKind
     uuid: DeviceId
     pci: PciAddress
 
@@ -213,7 +213,7 @@ def _xid(body: Mapping[str, Any]) -> XidEvent:
 
 
 def _device_event(body: Mapping[str, Any]) -> DeviceEvent:
-    return DeviceEvent(**{**body, "pci": PciAddress(**body["pci"]), "happening": DeviceEventKind(body["happening"])})
+    return DeviceEvent(**{**body, "pci": PciAddress(**body["pci"]), "kind": DeviceEventKind(body["kind"])})
 
 
 def _device_answer(body: Mapping[str, Any]) -> DeviceAnswer:

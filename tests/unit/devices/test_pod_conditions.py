@@ -47,6 +47,6 @@ def test_message_names_worst_device() -> None:
 
 
 def test_link_down_fails_pod_only_after_patience() -> None:
-    for seconds, status in ((pod_conditions.LINK_PATIENCE - 1, FALSE), (pod_conditions.LINK_PATIENCE, TRUE)):
+    for seconds, status in ((pod_conditions.LINK_GRACE_PERIOD - 1, FALSE), (pod_conditions.LINK_GRACE_PERIOD, TRUE)):
         devices, fails = pod_conditions.for_devices([DOWN], now=DOWN.since + seconds)
         assert (devices.status, fails.status) == (FALSE, status)

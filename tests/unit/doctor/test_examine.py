@@ -106,7 +106,7 @@ async def test_hanging_check_is_unknown_and_delays_no_other(
     for method in ("Version", "Status", "ListContainers"):
         runtime.delay(method, 3600)
     fake.hang()
-    monkeypatch.setattr(examine, "_NVML_PATIENCE", 30)  # a busy machine starts the probe's process slowly
+    monkeypatch.setattr(examine, "_NVML_TIMEOUTS", 30)  # a busy machine starts the probe's process slowly
     thawed = threading.Event()
     monkeypatch.setattr(os, "fsync", lambda descriptor: thawed.wait())
     (tmp_path / "kmsg").touch()

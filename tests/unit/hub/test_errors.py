@@ -134,7 +134,7 @@ def test_unresolvable_name_is_reported() -> None:
     where = HubEndpoint(addresses=(("no-such-host.invalid", 1),), name=NAME, ca=Path("/ca"), token=Path("/token"))
     with pytest.raises(HubError, match=r"no-such-host\.invalid") as raised:
         endpoint.resolved(where)
-    assert "dnsPolicy" in raised.value.trouble.hint
+    assert "dnsPolicy" in raised.value.problem.hint
 
 
 def test_name_with_several_addresses_resolves_to_each_once() -> None:

@@ -70,14 +70,14 @@ def test_failing_set_is_recreated_with_growing_delay(fake: FakeNvml, nvml: Nvml)
 
 
 @pytest.mark.parametrize(
-    ("event", "happening"),
+    ("event", "kind"),
     [
         pytest.param(events.GPU_UNAVAILABLE, protocol.DeviceEventKind.GPU_UNAVAILABLE, id="unavailable"),
         pytest.param(events.FATAL_POISON, protocol.DeviceEventKind.MEMORY_POISONED, id="fatal-poison"),
     ],
 )
 def test_events_with_meaning_are_reported(
-    fake: FakeNvml, nvml: Nvml, event: int, happening: protocol.DeviceEventKind
+    fake: FakeNvml, nvml: Nvml, event: int, kind: protocol.DeviceEventKind
 ) -> None:
     pumped = Pumped(nvml)
 
@@ -86,7 +86,7 @@ def test_events_with_meaning_are_reported(
     pumped.pump.stop()
 
     assert isinstance(reported, protocol.DeviceEvent)
-    assert (reported.happening, reported.uuid) == (happening, control.gpu_uuid(2))
+    assert (reported.kind, reported.uuid) == (kind, control.gpu_uuid(2))
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ messages = st.one_of(
     st.builds(
         protocol.DeviceEvent,
         observed_at=st.floats(0, 1e10),
-        happening=st.sampled_from(protocol.DeviceEventKind),
+        kind=st.sampled_from(protocol.DeviceEventKind),
         uuid=uuids,
         pci=pcis,
     ),
