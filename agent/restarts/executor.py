@@ -329,7 +329,7 @@ class RestartExecutor:
             outcome, free = verified.outcome, verified.free
             if free.reason == ReleaseState.STUCK.value:
                 self._suspect(done, visit=visit)
-            if done.plan.awaited(done.outcome):  # kubelet's work is a phase of this restart
+            if done.plan.pending_on_kubelet(done.outcome):  # kubelet's work is a phase of this restart
                 kubelets = asyncio.get_running_loop().time() - begun
                 outcome = replace(outcome, phases=MappingProxyType({**outcome.phases, "kubelet": kubelets}))
             done = replace(done, outcome=outcome)
@@ -420,7 +420,7 @@ class RestartExecutor:
         self._metrics.restarts.labels(strategy, done.cause.code, done.outcome.result.value).inc()
         for phase, seconds in done.outcome.phases.items():
             self._metrics.restart_phase.labels(strategy, phase).observe(seconds)
-        if done.outcome.result.restarted and not done.plan.awaited(done.outcome):
+        if done.outcome.result.restarted and not done.plan.pending_on_kubelet(done.outcome):
             since_fault = self._now() - done.cause.happened_at
             self._metrics.restart_phase.labels(strategy, "fault_to_running").observe(since_fault)
 

@@ -75,7 +75,7 @@ class RestartPlan(abc.ABC):
         """Return the current containers that must keep running."""
         return outcome.current
 
-    def awaited(self, outcome: Outcome) -> frozenset[str]:
+    def pending_on_kubelet(self, outcome: Outcome) -> frozenset[str]:
         """Return the names that kubelet has not started yet."""
         return self.names - outcome.current.keys()
 
@@ -130,7 +130,7 @@ class SwapPlan(RestartPlan):
     def specs(self) -> Mapping[str, SuccessorSpec]:
         return {swap.intent.target.name: swap.successor_spec for swap in self.swaps if swap.successor_spec is not None}
 
-    def awaited(self, outcome: Outcome) -> frozenset[str]:  # noqa: ARG002
+    def pending_on_kubelet(self, outcome: Outcome) -> frozenset[str]:  # noqa: ARG002
         """Return no name: a swap starts each successor itself, and a container that has completed gets none."""
         return frozenset()
 

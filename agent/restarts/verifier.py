@@ -60,7 +60,7 @@ class RestartVerifier:
     async def wait_for_kubelet(self, execution: AnyExecution, outcome: Outcome) -> tuple[Outcome, Sequence[Check]]:
         """Wait until kubelet shows the current containers, and resolve any duplicate that it starts; then check again.
 
-        Kubelet never shows a successor as running that has exited already. In that case nothing is awaited, so that the
+        Kubelet never shows a successor as running that has exited already. In that case nothing is pending, so that the
         container's next restart is not delayed.
         """
         plan = execution.plan
@@ -75,27 +75,27 @@ class RestartVerifier:
                     break
                 outcome = await execution.resolve(outcome)
         outcome = await execution.resolve(outcome)
-        awaited = plan.awaited(outcome)
-        agrees = await self._kubelet_agrees(plan, outcome, awaited=awaited)
-        return outcome, (agrees, await self._one_running(plan, outcome, awaited=awaited))
+        pending = plan.pending_on_kubelet(outcome)
+        agrees = await self._kubelet_agrees(plan, outcome, pending=pending)
+        return outcome, (agrees, await self._one_running(plan, outcome, pending=pending))
 
-    async def _kubelet_agrees(self, plan: RestartPlan, outcome: Outcome, *, awaited: frozenset[str]) -> Check:
+    async def _kubelet_agrees(self, plan: RestartPlan, outcome: Outcome, *, pending: frozenset[str]) -> Check:
         """Query the API server before this check fails: the last update from one that hangs proves nothing."""
 
         def check(pod: PodView | None) -> Check:
-            return verification.kubelet_agrees(pod, expected=outcome.current, awaited=awaited)
+            return verification.kubelet_agrees(pod, expected=outcome.current, awaited=pending)
 
         cached = check(self._dependencies.pods.pods().get(plan.target.pod.uid))
         if cached.state is not CheckState.FAILED:
             return cached
         return check(await self._dependencies.pods.ask(plan.target.pod, timeout=self._timeouts.api))
 
-    async def _one_running(self, plan: RestartPlan, outcome: Outcome, *, awaited: frozenset[str]) -> Check:
+    async def _one_running(self, plan: RestartPlan, outcome: Outcome, *, pending: frozenset[str]) -> Check:
         try:
             seen = await self._dependencies.runtime.list_containers(pod_uid=plan.target.pod.uid)
         except CriError as error:
             return Check("one-running", CheckState.UNKNOWN, str(error))
-        return verification.one_running(seen, expected=plan.must_run(outcome), awaited=awaited)
+        return verification.one_running(seen, expected=plan.must_run(outcome), awaited=pending)
 
     async def _kubelet_agrees_first(
         self, plan: RestartPlan, outcome: Outcome, *, changes: "asyncio.Queue[ContainerEvent]", timeout: float
@@ -104,7 +104,7 @@ class RestartVerifier:
 
         Return True when it shows them or the time is up, False when a current container ends or another one appears.
         """
-        complete = not plan.awaited(outcome)
+        complete = not plan.pending_on_kubelet(outcome)
 
         def shows_current(pod: PodView) -> bool:
             check = verification.kubelet_agrees(pod, expected=outcome.current)

@@ -320,7 +320,7 @@ class MemberSession:
             return outcome
         expected = frozenset(outcome.current.values()) & (self.holding.ever_held | self.holding.started_free)
         await self._report_after_release(
-            expected=expected if not plan.awaited(outcome) else frozenset(), timeout=_STARTED
+            expected=expected if not plan.pending_on_kubelet(outcome) else frozenset(), timeout=_STARTED
         )
         await execution.released()
         return outcome
