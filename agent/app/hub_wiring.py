@@ -23,7 +23,7 @@ _ALONE = ComponentStatus(ComponentState.IDLE, "no hub is configured (--hub): gan
 _LATER = ComponentStatus(ComponentState.IDLE, "needs the container runtime first")
 
 
-def hub(
+def build_hub_client(
     settings: Settings,
     *,
     parts: ComponentRegistry,

@@ -118,7 +118,7 @@ class NodeServices:
         reporting = Reporting.of(shared.settings, api=shared.api, pods=pods, metrics=shared.metrics, parts=shared.parts)
         holders = GpuHolders(cache=shared.allocations, inventory=lambda: driver.inventory)
         publisher = _publisher(sources, verdict_store=verdict_store, pods=pods, holders=holders, reporting=reporting)
-        hub = hub_wiring.hub(
+        hub = hub_wiring.build_hub_client(
             shared.settings,
             parts=shared.parts,
             registry=shared.registry,

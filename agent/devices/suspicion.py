@@ -52,7 +52,7 @@ class SuspicionTracker:
         self._period = period
         self._times = SteadyTimes(now=now, clock=since_boot)
 
-    def suspect(self, kind: FindingKind, *, device: str, text: str) -> None:
+    def mark_suspect(self, kind: FindingKind, *, device: str, text: str) -> None:
         """Raise a suspicion (one of ``fold.SUSPICIONS``) against a device, by any of its names."""
         self._emit(kind, code="", device=device, text=text, action=self._classify(kind, ""))
 

@@ -145,7 +145,7 @@ class AppFaultHandler:
             restart=[str(ref) for ref in found.restart],
             concerned=[str(ref) for ref in found.concerned],
         )
-        over = fault_end.of(
+        over = fault_end.waiter(
             found,
             noticed_at=recorded.finding.observed_at,
             pid=recorded.finding.pid,

@@ -25,7 +25,7 @@ _ALIVE = (ContainerState.RUNNING, ContainerState.CREATED)
 _ENDS = (EventKind.STOPPED, EventKind.DELETED)
 
 
-def of(
+def waiter(
     found: Attribution,
     *,
     noticed_at: float,

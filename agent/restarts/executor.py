@@ -395,7 +395,7 @@ class RestartExecutor:
             text = (
                 f"pid {', '.join(map(str, sorted(pids)))} of {done.plan.target} uses it and cannot be killed (state D)"
             )
-            self._suspects.suspect(FindingKind.PROCESS_STUCK, device=device, text=text)
+            self._suspects.mark_suspect(FindingKind.PROCESS_STUCK, device=device, text=text)
 
     async def close(self, plan: RestartPlan, outcome: Outcome) -> None:
         """Close the intents of a plan in the journal. Never fails."""

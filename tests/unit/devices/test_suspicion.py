@@ -58,7 +58,7 @@ def env(store: Store) -> Env:
 
 
 async def test_suspicion_degrades_device_with_reason(env: Env) -> None:
-    env.suspects.suspect(STUCK, device=GPU, text="pid 11 of a/b/c uses it and cannot be killed (state D)")
+    env.suspects.mark_suspect(STUCK, device=GPU, text="pid 11 of a/b/c uses it and cannot be killed (state D)")
     verdict = env.verdict()
     assert (verdict.health, verdict.action, verdict.reason) == (Health.DEGRADED, ActionClass.OBSERVE, "ProcessStuck")
     assert verdict.message.startswith("pid 11")
@@ -67,7 +67,7 @@ async def test_suspicion_degrades_device_with_reason(env: Env) -> None:
 async def test_suspicion_of_stuck_process_ends_when_process_ends(env: Env) -> None:
     env.work(11)
     env.host.in_d_state.add(11)
-    env.suspects.suspect(STUCK, device=GPU, text="stuck")
+    env.suspects.mark_suspect(STUCK, device=GPU, text="stuck")
     await env.suspects.check()
     assert env.verdict().health is Health.DEGRADED
     env.host.in_d_state.clear()
@@ -76,14 +76,14 @@ async def test_suspicion_of_stuck_process_ends_when_process_ends(env: Env) -> No
 
 
 async def test_suspicion_survives_silent_driver(env: Env) -> None:
-    env.suspects.suspect(STUCK, device=GPU, text="stuck")
+    env.suspects.mark_suspect(STUCK, device=GPU, text="stuck")
     env.host.answers = False
     await env.suspects.check()
     assert env.verdict().health is Health.DEGRADED
 
 
 async def test_suspicion_does_not_end_by_time_alone(env: Env) -> None:
-    env.suspects.suspect(IN_VAIN, device=GPU, text="did not last")
+    env.suspects.mark_suspect(IN_VAIN, device=GPU, text="did not last")
     env.now += 100 * LASTING
     await env.suspects.check()
     assert env.verdict().reason == "RestartsInVain"
@@ -92,7 +92,7 @@ async def test_suspicion_does_not_end_by_time_alone(env: Env) -> None:
 async def test_suspicion_ends_after_process_worked_long_enough(env: Env) -> None:
     env.work(1)  # it existed before: it proves nothing
     env.now += 10
-    env.suspects.suspect(IN_VAIN, device=GPU, text="did not last")
+    env.suspects.mark_suspect(IN_VAIN, device=GPU, text="did not last")
     env.now += 10
     env.work(2)
     env.now += LASTING - 1
@@ -106,7 +106,7 @@ async def test_suspicion_ends_after_process_worked_long_enough(env: Env) -> None
 async def test_clock_that_was_set_is_no_evidence_of_work(env: Env) -> None:
     env.work(1)
     env.now += 2 * LASTING
-    env.suspects.suspect(IN_VAIN, device=GPU, text="did not last")
+    env.suspects.mark_suspect(IN_VAIN, device=GPU, text="did not last")
     await env.suspects.check()
     env.clock_set = 36_000.0
     await env.suspects.check()
@@ -118,14 +118,14 @@ async def test_clock_that_was_set_is_no_evidence_of_work(env: Env) -> None:
 
 
 async def test_suspicion_end_leaves_other_suspicions(env: Env) -> None:
-    env.suspects.suspect(IN_VAIN, device=GPU, text="did not last")
-    env.suspects.suspect(STUCK, device=GPU, text="stuck")
+    env.suspects.mark_suspect(IN_VAIN, device=GPU, text="did not last")
+    env.suspects.mark_suspect(STUCK, device=GPU, text="stuck")
     await env.suspects.check()
     assert env.verdict().reason == "RestartsInVain"
 
 
 async def test_suspicion_of_previous_agent_is_checked(env: Env, store: Store) -> None:
-    env.suspects.suspect(STUCK, device=GPU, text="stuck")
+    env.suspects.mark_suspect(STUCK, device=GPU, text="stuck")
     await env.verdict_store.save()
     verdict_store = verdicts(store)
     await verdict_store.load()
