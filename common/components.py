@@ -1,4 +1,4 @@
-"""Report the state of each component of a process, and what a person can do about it."""
+"""Report the state of each component of a process, with a hint for people."""
 
 import enum
 from collections.abc import Callable, Mapping

@@ -99,7 +99,7 @@ class StartPreparation:
     def of(
         cls, tools: ActuatorContext, specs: Mapping[str, SuccessorSpec], *, shm_cleanup: shm.Request | None = None
     ) -> Self:
-        """Prepare what the plan requests; ``specs`` are by container name."""
+        """Prepare the cleanups and kept paths that the plan requests; ``specs`` are by container name."""
         return cls(
             ShmCleanup(tools.shm_cleaner, shm_cleanup) if shm_cleanup is not None else None,
             {name: CacheCleanup(tools.caches, spec.emptying) for name, spec in specs.items() if spec.emptying},

@@ -25,7 +25,7 @@ class PreparedProof(Protocol):
         """Prove the devices, which the old processes have left."""
 
     def close(self) -> None:
-        """Ask what has been prepared to end. May be called again."""
+        """Ask the prepared workers to end. May be called again."""
 
     async def ended(self) -> None:
         """Wait until that has ended, or hangs in the driver."""

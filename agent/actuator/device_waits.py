@@ -50,7 +50,7 @@ class DeviceWaits:
         self.check()
 
     def check(self) -> None:
-        """Report what a gate still waits for. Raises the CriError of a gate that will not open."""
+        """Report the processes that a gate still waits for. Raises the CriError of a gate that will not open."""
         restart = self._ops.intent.id
         self._gates.raise_if_shut(restart)
         self.report_left(self._gates.last_left(restart), name=self._ops.intent.target.name)

@@ -163,7 +163,7 @@ def _copy(source: int, target: int, path: str, *, budget: Budget) -> None:
 
 
 def _copy_entry(old: int, name: str, new: int, new_name: str, *, budget: Budget, depth: int) -> None:
-    """Copy what has this name in the directory ``old`` into ``new``."""
+    """Copy the file or directory of this name from the directory ``old`` into ``new``."""
     found = os.stat(name, dir_fd=old, follow_symlinks=False)
     budget.count(found)
     if stat.S_ISDIR(found.st_mode):

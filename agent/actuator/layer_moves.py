@@ -163,7 +163,7 @@ def is_movable(found: os.stat_result) -> bool:
 
 
 def lstat(directory: int, name: str) -> os.stat_result | None:
-    """Return what has this name in a directory; None if nothing has."""
+    """Return the entry of this name in a directory; None if there is none."""
     try:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:

@@ -7,7 +7,7 @@ plus one, and the runtime gives a name to one container only: so that name is re
 until kubelet has shown the successor running, or the restart is over.
 
 Nothing depends on a reservation: without it, kubelet's container is resolved as usual. Kubelet's garbage collector
-removes within a minute what a dead agent leaves.
+removes the containers of a dead agent within a minute.
 """
 
 import asyncio

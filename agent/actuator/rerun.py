@@ -143,7 +143,7 @@ class RerunStrategy:
 
 
 def runner(restart: PodRestart) -> PlanRunner:
-    """Return what carries out a rerun."""
+    """Return the runner of a rerun."""
     listing = RerunListing(restart.tools.runtime, restart.intent)
     ops = restart.ops(listing, pre_stop_hooks=hooks_of(restart.successor_specs or {}))
     strategy = RerunStrategy(

@@ -49,7 +49,7 @@ class ResetStrategy:
 
 
 def runner(restart: PodRestart) -> PlanRunner:
-    """Return what carries out a reset."""
+    """Return the runner of a reset."""
     pod = PodListing(restart.tools.runtime, restart.intent)
     ops = restart.ops(pod, pre_stop_hooks=restart.pre_stop_hooks)
     kubelet = KubeletView(restart.pods, restart.intent)

@@ -55,7 +55,7 @@ class RulesStrategy:
 
 
 def runner(restart: PodRestart) -> PlanRunner:
-    """Return what carries out the rules."""
+    """Return the runner of the pod's rules."""
     pod = PodListing(restart.tools.runtime, restart.intent)
     ops = restart.ops(pod, pre_stop_hooks={})
     return PlanRunner(ops, RulesStrategy(ops, restart.intent, pod=pod))

@@ -1,4 +1,4 @@
-"""Define what a strategy consists of: a rule, the containers that it lists, and how it starts and stops them.
+"""Define the parts of a strategy: a rule, the containers that it lists, and how it starts and stops them.
 
 There is one strategy for each way to restart containers over CRI: ``agent.actuator.swap``, ``rerun``, ``reset`` and
 ``rules``. ``agent.actuator.plan_runner`` carries out any of them. A restart of a program by its launcher makes no such
@@ -67,7 +67,7 @@ class RestartStrategy(Protocol):
         """Return the steps that the rule requires now."""
 
     async def examine(self) -> None:
-        """Examine what the last step has created, before the next one is chosen."""
+        """Examine the container that the last step has created, before the next step is chosen."""
 
     async def wait(self, step: Step, changes: "asyncio.Queue[ContainerEvent]") -> None:
         """Wait until the condition of a WAIT may have come true."""

@@ -111,7 +111,7 @@ class SwapActuator:
 
 
 class SwapStrategy:
-    """One swap. Its rule is given the listing, and what has been found out about the successor."""
+    """One swap. Its rule is given the listing, and the facts that are known about the successor."""
 
     def __init__(
         self,

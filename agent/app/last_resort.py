@@ -1,4 +1,4 @@
-"""Release what an agent has frozen when no agent is left to do it: ``python -m agent.app.last_resort``.
+"""Release the containers that an agent has frozen, when no agent is left to do it: ``python -m agent.app.last_resort``.
 
 It needs the runtime and the kernel, but no journal: frozen containers carry a mark. A container that a swap was to
 replace is handled immediately, because the kernel has let its successor run when the agent died, and both hold the same

@@ -61,7 +61,7 @@ class ConditionPublisher:
         self._period = period
         self._now = now
         self._wake = asyncio.Event()
-        self._wake.set()  # publish at once what a previous agent knew
+        self._wake.set()  # publish the verdicts of a previous agent at once
         self._holders_changed = True
         self._named: dict[tuple[PodRef, str], bool] = {}
         """Pods whose processes were found on a device, and whether the API server has listed them yet."""

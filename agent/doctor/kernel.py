@@ -1,4 +1,4 @@
-"""Check what the agent needs from the kernel: a freezer for containers, the kernel log, and holds for successors.
+"""Check the agent's requirements on the kernel: a freezer for containers, the kernel log, and holds for successors.
 
 A successor on standby is held until its frozen predecessor is dead (``agent.actuator.hold.standby``). Freezing needs
 ``cgroup.freeze`` of a version 2 hierarchy (Linux 5.2 or newer), which a hybrid node has at ``unified``. Only restarts

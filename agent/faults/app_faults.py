@@ -166,7 +166,7 @@ class AppFaultHandler:
         return self._once(over, recorded)
 
     def _once(self, over: Callable[[], Awaitable[None]], recorded: RecordedFinding) -> Callable[[], Awaitable[None]]:
-        """Return what waits for a fault's end: nothing if an earlier fault of the process waits for it already.
+        """Return the task that waits for a fault's end: none if an earlier fault of the process waits for it already.
 
         A process may fail again and again, and each wait takes a file descriptor.
         """

@@ -115,7 +115,7 @@ class Hub:
         ending_reason: Callable[[PodUid, SandboxId], str],
         now: Callable[[], float],
     ) -> FailedPrograms:
-        """Return what handles the failures of members' programs; see there."""
+        """Return the handler for failures of members' programs; see there."""
         return FailedPrograms(
             launchers=launchers,
             report=self.program_failed,

@@ -117,5 +117,5 @@ async def _pairs(rows: Sequence[GpuRow], *, timeout: float) -> tuple[tuple[PairR
 
 
 async def _run(what: str, uuids: Sequence[DeviceId], *, timeout: float) -> Measured:
-    """Run one worker and return what it reports in its share of ``timeout``."""
+    """Run one worker and return its reports within its share of ``timeout``."""
     return await workers.run(what, uuids, deadline=_CALL_SHARE * timeout, timeout=_WORKER_SHARE * timeout)

@@ -1,4 +1,4 @@
-"""Run the worker processes of proofs (``agent.prove.worker``) and collect what they report."""
+"""Run the worker processes of proofs (``agent.prove.worker``) and collect their reports."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ class Worker:
         self._child = Child(argv, env=_environment(uuids))
 
     async def measured(self, *, timeout: float, stop: float = STOP_SECONDS) -> Measured:
-        """Let it prove, and return what it reports in ``timeout`` seconds.
+        """Let it prove, and return its reports within ``timeout`` seconds.
 
         Then it is asked to end, and ``stop`` seconds are given to it. A worker that hangs in the driver is left behind
         to end by itself: killing it could wedge its GPU.
@@ -69,7 +69,7 @@ class Worker:
 
 
 async def run(what: str, uuids: Sequence[DeviceId], *, deadline: float, timeout: float) -> Measured:
-    """Start one worker and return what it reports in ``timeout`` seconds; ``deadline`` is that of one CUDA call."""
+    """Start one worker and return its reports within ``timeout`` seconds; ``deadline`` is that of one CUDA call."""
     try:
         started = Worker(what, uuids, deadline=deadline)
     except OSError as error:

@@ -1,9 +1,9 @@
 """Make the successor's config from the old container's own. Pure.
 
 The runtime returns the config as Go's JSON (``ContainerStatus(verbose)``, ``info.config``), not protobuf's. Everything
-is copied unchanged except what a restart must advance, and resources, for which the current ones count (a resize in
-place is not in the config). A field that the CRI definition used here does not know is a refusal, never dropped: a
-container that silently lost a mount or a device is worse than no restart.
+is copied unchanged except the fields that a restart must advance, and resources, for which the current ones count (a
+resize in place is not in the config). A field that the CRI definition used here does not know is a refusal, never
+dropped: a container that silently lost a mount or a device is worse than no restart.
 """
 
 import base64

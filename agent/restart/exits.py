@@ -68,7 +68,7 @@ def left_reason(
     if ended.looks_like_a_stop:
         return Left.STOPPED
     spec = pod.container(ended.name)
-    assert spec is not None, "no_fault_reason refuses what the pod does not have"
+    assert spec is not None, "no_fault_reason refuses containers that the pod does not have"
     if _by_rule(spec, ended.exit_code):
         return Left.RULE
     if pod.policy_of(ended.name) is RestartPolicy.NEVER:

@@ -1,4 +1,4 @@
-"""Define intents: what a restart will do. They are journalled before the first action, so that no crash loses them."""
+"""Define intents: the restarts that are under way, journalled before their first action so that no crash loses them."""
 
 import enum
 from dataclasses import dataclass

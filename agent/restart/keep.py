@@ -113,7 +113,7 @@ def obstacle(path: str, *, mount_points: Iterable[str]) -> str:
     """
     for point in mount_points:
         if point != "/" and is_within(path, point):
-            return f"it belongs to what is mounted at {point}, not to the container's own files"
+            return f"it belongs to the mount at {point}, not to the container's own files"
         if is_within(point, path):
             return f"something is mounted below it, at {point}"
     return ""

@@ -156,7 +156,7 @@ def kept_paths(annotations: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def clean(annotations: Mapping[str, str]) -> frozenset[Clean]:
-    """Return what must be emptied before a successor runs. Raises BadAnnotationError."""
+    """Return the directories that must be emptied before a successor runs. Raises BadAnnotationError."""
     _check_length(annotations, CLEAN)
     text = annotations.get(CLEAN, "")
     try:

@@ -78,7 +78,7 @@ def obstacle(request: Request, *, in_round: bool, cleans: bool) -> Obstacle | No
 
 
 def note(container: str, found: Obstacle | None) -> str:
-    """Return what became of the request, for people; ``found`` None: it imported early."""
+    """Return the result of the request, for people; ``found`` None: it imported early."""
     if found is None:
         return f"{container} imported while the old program ended"
     return f"{container} did not import while the old program ended: {found.text} ({found.value})"

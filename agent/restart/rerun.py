@@ -8,8 +8,8 @@ before the next one's turn comes, and the main containers start concurrently.
 Kubelet reruns a cleared pod by itself, and may be faster with a container whose turn has come: then its container is
 adopted. Kubelet may still create others (if it was doing so before the names were reserved, or if its garbage collector
 removed a reservation): then a container out of turn is removed, and of two of one name kubemend's. Kubelet is the
-fallback for every failure, too: it completes what the agent cannot create, or left undone when it died, as long as no
-old container is left and nothing is reserved.
+fallback for every failure, too: it starts the containers that the agent cannot create, or had not created when it died,
+as long as no old container is left and nothing is reserved.
 """
 
 from collections.abc import Iterable, Sequence
@@ -160,7 +160,7 @@ def _handing_over(intent: intents.PodIntent, seen: Sequence[ContainerSummary]) -
 def _next_of(
     intent: intents.PodIntent, planned: intents.Planned, *, seen: Sequence[ContainerSummary], known: Known
 ) -> Step | None:
-    """Return what an init container or a sidecar still needs, or None if the next one's turn has come."""
+    """Return the step that an init container or a sidecar still needs, or None if the next one's turn has come."""
     made = reset.successors(intent, seen, planned.name)
     if not made:
         return _turn(intent, planned, seen=seen, known=known)

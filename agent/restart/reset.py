@@ -114,7 +114,7 @@ def is_whole(intent: intents.PodIntent, seen: Iterable[ContainerSummary]) -> boo
 def _completed(intent: intents.PodIntent, seen: Iterable[ContainerSummary], *, known: Known) -> Step | None:
     """Return the end of a restart whose target has ended for good before it was removed; None if it has not.
 
-    A container that is removed is killed. Kubelet starts what has been removed by then.
+    A container that is removed is killed. Kubelet starts the containers that have been removed by then.
     """
     old = next((view for view in seen if view.id == intent.may_complete), None)
     end = known.exits.get(old.id) if old is not None else None
@@ -147,7 +147,7 @@ def clearing(
     known: Known,
     resolution: Resolution = Resolution.FINISH,
 ) -> tuple[Step, ...]:
-    """Return what must still be removed; empty if nothing old, and nothing out of turn, is left."""
+    """Return the removals that are still needed; empty if nothing old, and nothing out of turn, is left."""
     old = [view for view in seen if view.id in intent.old_ids]
     exited = [view for view in old if view.state is ContainerState.EXITED]
     if exited and len(exited) < len(old):

@@ -27,7 +27,7 @@ def room() -> Slots:
 
 
 class NoRoomError(Exception):
-    """A restart must wait until ``needed`` bytes are free: for what it has read, and for what it would read next."""
+    """A restart must wait until ``needed`` bytes are free: for the configs that it has read, and for the next one."""
 
     def __init__(self, needed: int) -> None:
         super().__init__(f"restarts in progress leave less than {needed} bytes")

@@ -407,9 +407,9 @@ class RestartExecutor:
                 self._unclosed[intent.id] = outcome.result.value
 
     async def _close_overdue(self) -> None:
-        """Close what a full disk has kept open: a later agent would replay it with the next one. Raises HistoryError.
+        """Close intents that a full disk has kept open: a later agent would replay them, too. Raises HistoryError.
 
-        Until there is another restart, a replay finds it done.
+        Until there is another restart, a replay finds them done.
         """
         for intent_id, outcome in [*self._unclosed.items()]:
             await self._store.finish(intent_id, outcome=outcome, now=self._now())

@@ -206,7 +206,7 @@ def execution_of(
     followed: progress.Progress = progress.NO_FOLLOWER,
     holding: HoldSet | None = None,
 ) -> AnyExecution:
-    """Return what executes a plan (see ``PlanExecution``)."""
+    """Return the execution of a plan (see ``PlanExecution``)."""
     match plan:
         case SwapPlan():
             return _Swaps(dependencies, plan, followed=followed, holding=holding)

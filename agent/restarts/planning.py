@@ -302,7 +302,7 @@ def _keeping(
     old: ContainerId,
     refused: str = "",
 ) -> keep.Request | None:
-    """Return what a successor keeps; None if the pod's annotations do not request it. Raises BadAnnotationError."""
+    """Return the paths that a successor keeps; None if the pod requests none. Raises BadAnnotationError."""
     paths = options.kept_paths(annotations)
     return keep.Request(container, paths, old, successor_spec.mount_points, refused=refused) if paths else None
 
@@ -310,14 +310,14 @@ def _keeping(
 def _keeping_in_swap(
     successor_spec: SuccessorSpec, annotations: Mapping[str, str], *, intent: intents.Intent
 ) -> keep.Request | None:
-    """Return what a container's successor keeps in a swap."""
+    """Return the paths that a container's successor keeps in a swap."""
     return _keeping(successor_spec, annotations, container=intent.target.name, old=intent.old)
 
 
 def _keeping_in_rerun(
     successor_spec: SuccessorSpec, *, pod: PodView, intent: intents.PodIntent, container: str
 ) -> keep.Request | None:
-    """Return what a container's successor keeps in a rerun."""
+    """Return the paths that a container's successor keeps in a rerun."""
     planned = next(each for each in intent.plan if each.name == container)
     spec = pod.container(container)
     order = intents.SwapOrder.of(policy=pod.policy_of(container), grace_seconds=intent.grace_seconds)

@@ -1,4 +1,4 @@
-"""Gather what the runtime and the API server report about a restart's target."""
+"""Gather the reports of the runtime and the API server about a restart's target."""
 
 import asyncio
 import contextlib

@@ -179,7 +179,7 @@ class RestartScheduler:
         return SteppedDown(outcome.detail, counted, not_alike, tuple(intent.id for intent in begun))
 
     async def take_over(self, intent: intents.AnyIntent, outcome: Outcome) -> bool:
-        """Carry out by another strategy what a previous agent has begun, and whose strategy has stepped down since.
+        """Carry out a previous agent's restart by another strategy, because its own one has stepped down since.
 
         The intent leaves the journal when the other one's enters it. Return False if nothing is done, because the count
         of the restart, which has the time and the device of its fault, is too old. Raises HistoryError.
@@ -300,7 +300,7 @@ class RestartScheduler:
             await swapper.give_back_ahead(ahead.old.id)
 
     def _name_ahead(self, request: Request) -> NameAhead | None:
-        """Return the name to reserve, from what is known about the container; None if it is not worth it."""
+        """Return the name to reserve, from the known facts about the container; None if it is not worth it."""
         if request.kind is not FaultKind.EXIT or self._dry_run:
             return None
         cause = request.cause()

@@ -216,7 +216,7 @@ def _limit(spec: dict[str, Any], owner: owners.Counting) -> int | None:
 
 
 def _counted(pod: dict[str, Any]) -> _Counted:
-    """Return what counts of one pod: a Job can have thousands, each with 12 KiB of status."""
+    """Return the fields of one pod that count: a Job can have thousands of pods, each with 12 KiB of status."""
     status = pod.get("status", {})
     statuses = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
     restarts = sum(int(item.get("restartCount", 0)) for item in statuses)

@@ -207,6 +207,6 @@ async def _serve(
 
 
 def _bound(change: MemberChange, hub: Hub) -> None:
-    """Process what an agent reported about a pod before the pod was known here."""
+    """Process the reports of an agent about a pod that was not known here yet."""
     if change.member.node and change.kind is not MemberChangeKind.GONE:
         hub.pod_bound(change.member.pod.uid, change.member.node)

@@ -78,7 +78,7 @@ def issue_server(ca: Pair, *, names: frozenset[str], now: float, periods: Period
 
 
 def view_ca(certificate: x509.Certificate, *, periods: Periods) -> CaView:
-    """Return what the plan needs to know about a CA."""
+    """Return the plan's facts about a CA."""
     return CaView(
         made_at=certificate.not_valid_before_utc.timestamp() + periods.backdated,
         not_after=certificate.not_valid_after_utc.timestamp(),
@@ -86,7 +86,7 @@ def view_ca(certificate: x509.Certificate, *, periods: Periods) -> CaView:
 
 
 def view_server(server: Pair, *, ca: Pair | None) -> ServerView:
-    """Return what the plan needs to know about a server's certificate."""
+    """Return the plan's facts about a server's certificate."""
     return ServerView(
         not_after=server.certificate.not_valid_after_utc.timestamp(),
         names=_names(server.certificate),

@@ -58,7 +58,7 @@ class Stored:
         return b"".join(making.certificate_pem(each) for each in [*pairs, *old]).decode()
 
     def view(self, *, periods: Periods) -> View:
-        """Return what the plan needs to know."""
+        """Return the facts for the plan."""
 
         def of(ca: Pair | x509.Certificate | None) -> plan.CaView | None:
             certificate = ca.certificate if isinstance(ca, Pair) else ca

@@ -104,7 +104,7 @@ class GangCoordinator:
         for result in hello.results:
             with contained.within(Part.ROUND, f"{result.round} {result.pod.name}"):
                 self._handle_result(session, result)
-        self._report_node(session.node)  # after the results: what they answer need not be sent again
+        self._report_node(session.node)  # after the results: orders that they answer need not be sent again
 
     def received(self, session: Session, message: pb.AgentMessage) -> None:
         """Dispatch an agent's message about its members."""
@@ -135,7 +135,7 @@ class GangCoordinator:
                     each.submit(PodGone(pod.uid))
 
     async def _resume_previous(self) -> list[Restart]:
-        """Resume what the previous leaders have begun; return the rounds that must wait until agents may connect."""
+        """Resume the rounds of previous leaders; return those that must wait until agents may connect."""
         urgent, others = self._under_way()
         for restart in urgent:
             await self._take_over(restart)

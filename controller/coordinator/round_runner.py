@@ -88,7 +88,7 @@ class RoundRunner:
             self.give_up()
 
     def give_up(self) -> None:
-        """Fail the round because of an internal error, and have agents release what they hold."""
+        """Fail the round because of an internal error, and have agents release their members."""
         dependencies = self._dependencies
         self.drop()
         with contained.within(contained.Part.ROUND, self.id):

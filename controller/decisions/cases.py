@@ -47,7 +47,7 @@ class Case:
 def roster(
     members: Iterable[Member], *, nodes: Mapping[NodeName, NodeView], namespaces: frozenset[str] = frozenset()
 ) -> Roster:
-    """Return what decisions about a gang share as long as its members and their nodes do not change.
+    """Return the facts that decisions about a gang share as long as its members and their nodes do not change.
 
     Members fail together: a decision about each of thousands must not read all the others again. A pod that kubemend
     must not delete is not movable: it is restarted where it is. A move needs no round of its own: the gang stops and

@@ -200,7 +200,7 @@ class Writer:
 
 
 def _skip(rest: Iterator[plan.Write]) -> None:
-    """Skip what has not been begun."""
+    """Skip the writes that have not begun."""
     for _ in rest:
         pass
 

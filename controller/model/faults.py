@@ -40,7 +40,7 @@ class Fault:
 
     @property
     def key(self) -> FaultKey:
-        """Return what identifies it."""
+        """Return its key."""
         return FaultKey(self.pod.uid, self.id)
 
 

@@ -108,7 +108,7 @@ def render(state: Round) -> Json:
 
 
 def parse(status: Mapping[str, Any], *, created_at: float) -> Kept:
-    """Return what ``render`` kept of a round that is not over. Raises KeyError, ValueError or TypeError.
+    """Return the state that ``render`` kept of a round that is not over. Raises KeyError, ValueError or TypeError.
 
     ``created_at`` is when its object was created, by the API server's clock. A request may have waited since then, so
     the newest pod with which the round began counts, too.

@@ -99,8 +99,7 @@ async def test_no_link_and_no_mount_leads_anywhere(pods: Pods, env: KeptLayersEn
         "main does not keep /up/passwd: a link or a file is on the way to it",
         "main does not keep /fifo: it is neither a directory nor a file",
         "main does not keep /data: something is mounted below it, at /data/volume",
-        "main does not keep /data/volume/x: it belongs to what is mounted at /data/volume, "
-        "not to the container's own files",
+        "main does not keep /data/volume/x: it belongs to the mount at /data/volume, not to the container's own files",
     ]
     assert await env.sh(new, "test ! -e /whole && test ! -e /up && test ! -e /on && echo nothing") == "nothing\n"
     assert (precious / "file").read_text() == "of the node"

@@ -154,7 +154,7 @@ class Standbys:
         process that has ended, and the kernel may have given it to a process of another container. None: that is not
         checked.
 
-        The successor's root will be what the old one's is: of the same image, by the same snapshotter. Both are in the
+        The successor's root will be of the old one's kind: of the same image, by the same snapshotter. Both are in the
         pod's memory limit until the old one is dead (``agent.restart.headroom``).
         """
         memory = pod_memory.of_process(pid, proc=self._proc, mounted_at=self._cgroup_root) if pid else None

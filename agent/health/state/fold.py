@@ -3,7 +3,7 @@
 A cause suppresses its effects: a fault that the catalog knows as an effect, within ``HOLD`` seconds of its cause, does
 not become an active fault.
 
-Invariant: a device's severity decreases only on evidence that belongs to what raised it (``_after_evidence``): the
+Invariant: a device's severity decreases only on evidence about the fault that raised it (``_after_evidence``): the
 process ended, the driver reported it, the device was reset, the node rebooted. It never decreases by time, and never
 because of a milder later fault (other tools let an Xid 45 overwrite the 48 that caused it).
 """

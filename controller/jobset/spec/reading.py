@@ -189,7 +189,7 @@ def _is_gated(spec: Json) -> bool:
 
 
 def _resumed_template(spec: Json) -> Json:
-    """Return what a resume merges into, as a PodTemplateSpec with nothing else."""
+    """Return the fields that a resume merges into, as a PodTemplateSpec with nothing else."""
     template = fields.mapping(spec.get("template"), "spec.template")
     meta = fields.mapping(template.get("metadata"), "spec.template.metadata")
     pod = fields.mapping(template.get("spec"), "spec.template.spec")

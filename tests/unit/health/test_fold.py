@@ -1,4 +1,4 @@
-"""The fold: severity decreases only on the evidence that belongs to what raised it."""
+"""The fold: severity decreases only on the evidence that belongs to the fault that raised it."""
 
 import dataclasses
 from typing import Any

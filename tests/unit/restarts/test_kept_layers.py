@@ -53,7 +53,7 @@ async def test_result_is_reported_for_each_path() -> None:
     assert keeper.used == [("/a", "/b", "/c")]
     assert made.note == (
         "main keeps /a, /b; main does not keep /c: the old container did not change it; "
-        "main does not keep /vol/x: it belongs to what is mounted at /vol, not to the container's own files"
+        "main does not keep /vol/x: it belongs to the mount at /vol, not to the container's own files"
     )
 
 

@@ -44,7 +44,7 @@ def problems(jobset: JobSet) -> tuple[Problem, ...]:
 
 
 def refuse(found: Sequence[Problem], *, draft: StatusBuilder) -> None:
-    """Set the condition with the problems, cut to what an Event holds."""
+    """Set the condition with the problems, cut to the length of an Event."""
     text = "; ".join(str(each) for each in found)
     more = "" if len(text) <= _LONGEST else f" … ({len(found)} problems)"
     message = text if not more else text[: _LONGEST - len(more)] + more
