@@ -16,16 +16,16 @@ import aiohttp
 import yaml
 
 from kubemend.common import footprint
-from kubemend.common.kube import errors, lightly
-from kubemend.common.kube.lightly import config as loaders
+from kubemend.common.kube import errors, library
+from kubemend.common.kube.library import config as loaders
 
 LOAD_TIMEOUT = 15.0
 """Seconds that reading the configuration may take, a credential plugin included."""
 
 
-async def load(*, kubeconfig: Path | None, environ: Mapping[str, str] = os.environ) -> lightly.RESTClientObject:
+async def load(*, kubeconfig: Path | None, environ: Mapping[str, str] = os.environ) -> library.RESTClientObject:
     """Return a session with the API server. Raises NotConfiguredError with the hint."""
-    configuration = lightly.Configuration()
+    configuration = library.Configuration()
     configuration.retries = None  # retries happen in one place, common.kube.client
     source = f"kubeconfig {kubeconfig}" if kubeconfig is not None else "the service account"
     try:
@@ -45,7 +45,7 @@ async def load(*, kubeconfig: Path | None, environ: Mapping[str, str] = os.envir
         raise _refused(source, " ".join(str(error).split())) from error
 
 
-async def credentials(configuration: lightly.Configuration) -> dict[str, str]:
+async def credentials(configuration: library.Configuration) -> dict[str, str]:
     """Return the authentication headers, read again where they rotate. Raises NotConfiguredError with the hint."""
     try:
         settings = await configuration.auth_settings()
@@ -79,13 +79,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-async def _load_file(path: Path, configuration: lightly.Configuration) -> None:
+async def _load_file(path: Path, configuration: library.Configuration) -> None:
     with path.open("rb"):  # the loader treats a missing file as an empty one
         pass
     await loaders.load_kube_config(config_file=str(path), client_configuration=configuration, persist_config=False)
 
 
-def _session(configuration: lightly.Configuration) -> lightly.RESTClientObject:
+def _session(configuration: library.Configuration) -> library.RESTClientObject:
     configuration.client_session_kwargs = {
         "trust_env": not is_loopback(configuration.host),
         "read_bufsize": 2**16,  # watches are read in chunks, so no line has to fit
@@ -94,7 +94,7 @@ def _session(configuration: lightly.Configuration) -> lightly.RESTClientObject:
     is_plain = is_loopback(configuration.host) and urlsplit(configuration.host).scheme == "http"
     # The session's TLS context, which is then not used, loads the system's authorities: 40 ms.
     with footprint.without_system_authorities() if is_plain else contextlib.nullcontext():
-        return lightly.RESTClientObject(configuration)
+        return library.RESTClientObject(configuration)
 
 
 def _refused(source: str, reason: str) -> errors.NotConfiguredError:

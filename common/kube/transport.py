@@ -52,7 +52,7 @@ class Transport:
     def __init__(self, *, kubeconfig: Path | None, connect_timeout: float) -> None:
         self._kubeconfig = kubeconfig
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout)
-        self._session: Any = None  # lightly.RESTClientObject | None; kubernetes has no types
+        self._session: Any = None  # library.RESTClientObject | None; kubernetes has no types
         self._loading = asyncio.Lock()
 
     @property

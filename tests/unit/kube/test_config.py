@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hack.devnode import apiproxy, kubeconfig
-from kubemend.common.kube import client, config, errors, lightly, paths
-from kubemend.common.kube.lightly import config as loaders
+from kubemend.common.kube import client, config, errors, library, paths
+from kubemend.common.kube.library import config as loaders
 from tests.control_plane import ControlPlane, Tenant
 
 
@@ -115,7 +115,7 @@ async def test_rotating_token_is_read_again_and_its_loss_reported(tmp_path: Path
         environ={"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"},
     )
     loader._token_refresh_period = dt.timedelta(0)
-    configuration = lightly.Configuration()
+    configuration = library.Configuration()
     loader.load_and_set(configuration)
     assert await config.credentials(configuration) == {"authorization": "bearer first"}
     token.write_text("second")

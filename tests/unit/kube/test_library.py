@@ -7,8 +7,8 @@ import pytest
 
 SCRIPT = """
 import sys
-from kubemend.common.kube import lightly
-assert lightly.Configuration and lightly.RESTClientObject and lightly.config.load_kube_config
+from kubemend.common.kube import library
+assert library.Configuration and library.RESTClientObject and library.config.load_kube_config
 heavy = ("requests", "oauthlib", "websocket", "pydantic", "kubernetes", "kubernetes.aio.client")
 print(*[name for name in heavy if name in sys.modules])
 {then}
@@ -25,12 +25,12 @@ print(*[name for name in heavy if name in sys.modules])
             id="who-imports-it-all-the-same-has-its-synchronous-half",
         ),
         pytest.param(
-            "from kubernetes.aio import client; print(client.Configuration is lightly.Configuration, client.ApiClient)",
+            "from kubernetes.aio import client; print(client.Configuration is library.Configuration, client.ApiClient)",
             "\nTrue <class 'kubernetes.aio.client.api_client.ApiClient'>\n",
             id="who-imports-it-all-the-same-has-the-same-classes",
         ),
         pytest.param(
-            "from kubernetes.aio import client; import importlib; importlib.reload(lightly); print(client.ApiClient)",
+            "from kubernetes.aio import client; import importlib; importlib.reload(library); print(client.ApiClient)",
             "\n<class 'kubernetes.aio.client.api_client.ApiClient'>\n",
             id="what-was-imported-whole-stays-whole",
         ),
