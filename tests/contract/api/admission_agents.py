@@ -31,7 +31,7 @@ SPEAKS: Final = (
 NO_OTHERS: Final = (
     "kubemend-agent-status' denied request: an agent writes conditions whose type begins with kubemend.io/"
 )
-NOTHING_BUT: Final = "kubemend-agent-status' denied request: an agent writes nothing of a status but conditions"
+NOTHING_BUT: Final = "kubemend-agent-status' denied request: an agent may write only the conditions of a status"
 NO_METADATA: Final = (
     "kubemend-agent-status' denied request: an agent changes no labels, annotations, finalizers or owners"
 )

@@ -30,16 +30,14 @@ TAINT: Final = {"key": "kubemend.io/device-failure", "value": "Xid79", "effect":
 JOBSETS: Final = {"group": "jobset.x-k8s.io", "version": "v1alpha2"}
 
 NO_OTHER_TAINT: Final = "kubemend-controller-nodes' denied request: the controller sets and removes the taint"
-NOTHING_BUT: Final = (
-    "kubemend-controller-pods' denied request: the controller writes nothing of a pod's status except cond"
-)
+NOTHING_BUT: Final = "kubemend-controller-pods' denied request: the controller may write only a pod's conditions"
 NOT_OPTED_IN: Final = (
     "kubemend-controller-pods' denied request: the controller marks and deletes only pods that opted in: pod "
 )
 ONLY_ITS_TAINT: Final = (
-    "kubemend-controller-nodes' denied request: the controller changes nothing of a node except its taint"
+    "kubemend-controller-nodes' denied request: the controller may change only its own taint of a node"
 )
-OF_A_JOBSET: Final = "denied request: the controller touches only {} whose controlling owner is a JobSet"
+OF_A_JOBSET: Final = "denied request: the controller may change only {} whose controlling owner is a JobSet"
 NO_RIGHT: Final = 'User "system:serviceaccount:kubemend:kubemend-controller" cannot {} resource "{}"'
 
 REACHES: Final = "with access to their node"
@@ -99,7 +97,7 @@ CASES = (
          "changes only pods that wait for exclusive placement"),
     Case("the image of a pod that waits", "controller",
          patched("waiting", {"spec": {"containers": [{"name": "trainer", "image": "miner:1"}]}}),
-         "changes nothing else of it"),
+         "may only set the placement of a waiting pod"),
     Case("another's gate", "controller",
          patched("waiting", {"spec": {"schedulingGates": [{"name": "quota.example.com/q", "$patch": "delete"}]}}),
          "removes its own gate"),
@@ -160,7 +158,7 @@ CASES = (
     Case("a volume claim without an owner", "controller",
          makes("persistentvolumeclaims", {"metadata": {"name": "c"}, "spec": CLAIM}), "volume claims only for JobSets"),
     Case("a JobSet of another controller", "controller", removes("jobsets", "theirs", **JOBSETS),
-         "touches only JobSets whose spec.managedBy"),
+         "may change only JobSets whose spec.managedBy"),
     Case("another Secret", "controller", makes("secrets", {"metadata": {"name": "x"}}, where="kubemend"),
          "the controller writes only kubemend/kubemend-hub-tls of secrets"),
     Case("a Secret that becomes another's token", "controller",
