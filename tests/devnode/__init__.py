@@ -1,1 +1,1 @@
-"""What only tests add to the dev node (``hack.devnode``): programs beside it, and pods that run without a kubelet."""
+"""Additions of the tests to the dev node (``hack.devnode``): programs next to it, and pods without a kubelet."""

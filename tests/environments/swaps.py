@@ -22,7 +22,7 @@ from tests.devnode.pods import RunningPod
 
 @dataclass(frozen=True, slots=True)
 class Swaps:
-    """What swaps on one runtime need."""
+    """The services of swaps on one runtime."""
 
     cri: CriClient
     watch: ContainerWatch

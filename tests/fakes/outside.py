@@ -226,7 +226,7 @@ class Conditions:
 
 @dataclass
 class Owners:
-    """What owners do after restarts."""
+    """The rules of owners after restarts."""
 
     answer: admission.OwnerFacts | None = field(default_factory=admission.OwnerFacts)
 

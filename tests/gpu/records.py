@@ -16,7 +16,7 @@ _MICROSECONDS: Final = 1_000_000
 
 @dataclass
 class Records:
-    """What was recorded so far. ``kernel_log`` are raw records (Documentation/ABI/testing/dev-kmsg)."""
+    """The records so far. ``kernel_log`` are raw records (Documentation/ABI/testing/dev-kmsg)."""
 
     faults: dict[str, Any] = field(default_factory=dict)
     restarts: list[dict[str, Any]] = field(default_factory=list)

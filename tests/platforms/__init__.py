@@ -1,4 +1,4 @@
-"""The product beside other projects' controllers that own training pods, each the real one.
+"""The product next to other projects' controllers that own training pods, each the real one.
 
 ``make platforms`` builds the controllers; without one its tests are skipped.
 """

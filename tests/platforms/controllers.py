@@ -267,7 +267,7 @@ ALL: Final = (LEADER_WORKER_SET, KUBERAY, TRAINING_OPERATOR, KUEUE, MPI_OPERATOR
 
 @contextlib.asynccontextmanager
 async def run(platform: Platform, dev: DevNode, api: kube.KubeClient) -> AsyncIterator[None]:
-    """Run a controller beside Kubernetes' own for the length of the block; yields when it is ready.
+    """Run a controller next to Kubernetes' own for the length of the block; yields when it is ready.
 
     Raises PackagesError when it has not been built, processes.ProcessError or TimeoutError when it does not start.
     """

@@ -85,7 +85,7 @@ class Owned(Workload):
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """Return the names of the members' pods, when they were last looked at."""
+        """Return the names of the members' pods, as last listed."""
         return tuple(self._hosts)
 
     def host(self, member: str) -> str:

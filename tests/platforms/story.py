@@ -1,4 +1,4 @@
-"""The steps that are the same beside every controller: a fault, the round that answers it, and what it left alone."""
+"""The steps that are the same next to every controller: a fault, the round that answers it, and what it left alone."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A Job that Kueue places by topology, beside a spare node, which takes the place of a node that fails."""
+"""A Job that Kueue places by topology, next to a spare node, which takes the place of a node that fails."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence

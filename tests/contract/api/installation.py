@@ -94,7 +94,7 @@ def installed(directory: Path, *components: str, options: tuple[str, ...] = ()) 
 
 
 async def _noticed(cluster: Cluster) -> None:
-    """Wait until the server has noticed what was applied: it serves Restarts, and knows our accounts' rights."""
+    """Wait until the server has noticed the applied objects: it serves Restarts, and knows our accounts' rights."""
     leases = paths.collection("leases", namespace="kubemend", group="coordination.k8s.io")
     async with cluster.account(AGENT) as agent, cluster.account(CONTROLLER) as controller:
 

@@ -29,7 +29,7 @@ CHANGES = ("StopContainer", "CreateContainer", "StartContainer", "RemoveContaine
 
 
 @dataclass
-class FakeBroom:
+class FakeShmCleaner:
     """Records when it was used: ``calls`` are the runtime's calls until then."""
 
     cri_env: CriEnv | None = None
@@ -47,12 +47,12 @@ class FakeBroom:
         return "7 files removed"
 
 
-def shm_cleanup(shm_cleaner: FakeBroom, *places: Place | NotOurs, waits_for: tuple[str, ...] = ()) -> ShmCleanup:
+def shm_cleanup(shm_cleaner: FakeShmCleaner, *places: Place | NotOurs, waits_for: tuple[str, ...] = ()) -> ShmCleanup:
     return ShmCleanup(shm_cleaner, Request(places or (PLACE,), waits_for))  # type: ignore[arg-type]
 
 
 async def test_repeated_start_cleans_once() -> None:
-    shm_cleaner = FakeBroom()
+    shm_cleaner = FakeShmCleaner()
     made = shm_cleanup(shm_cleaner, PLACE, PLACE)
     for _ in range(3):
         await made.before_start("trainer", is_first=True)
@@ -61,7 +61,7 @@ async def test_repeated_start_cleans_once() -> None:
 
 
 async def test_cleanup_waits_for_the_last_old_container() -> None:
-    shm_cleaner = FakeBroom()
+    shm_cleaner = FakeShmCleaner()
     made = shm_cleanup(shm_cleaner, waits_for=("a", "b"))
     first = asyncio.create_task(made.before_start("a", is_first=True))
     await asyncio.sleep(0)
@@ -72,7 +72,7 @@ async def test_cleanup_waits_for_the_last_old_container() -> None:
 
 
 async def test_cleanup_wait_times_out_and_cleans_nothing() -> None:
-    shm_cleaner = FakeBroom(timeouts=Timeouts(others=0.01))
+    shm_cleaner = FakeShmCleaner(timeouts=Timeouts(others=0.01))
     made = shm_cleanup(shm_cleaner, waits_for=("a", "b"))
     await made.before_start("a", is_first=True)
     await made.before_start("b", is_first=True)
@@ -81,7 +81,7 @@ async def test_cleanup_wait_times_out_and_cleans_nothing() -> None:
 
 
 async def test_files_of_kubelets_container_are_left() -> None:
-    shm_cleaner = FakeBroom()
+    shm_cleaner = FakeShmCleaner()
     made = shm_cleanup(shm_cleaner)
     await made.before_start("trainer", is_first=False)
     assert shm_cleaner.used == []
@@ -89,14 +89,14 @@ async def test_files_of_kubelets_container_are_left() -> None:
 
 
 async def test_directory_of_another_owner_is_left_with_a_reason() -> None:
-    shm_cleaner = FakeBroom()
+    shm_cleaner = FakeShmCleaner()
     made = shm_cleanup(shm_cleaner, NotOurs("it is the node's (hostIPC)"), PLACE)
     await made.before_start("trainer", is_first=True)
     assert made.note == "/dev/shm: not emptied: it is the node's (hostIPC); 7 files removed"
 
 
 async def test_skipped_cleanup_is_reported() -> None:
-    assert shm_cleanup(FakeBroom()).note == "/dev/shm: not emptied: the successor did not wait for it"
+    assert shm_cleanup(FakeShmCleaner()).note == "/dev/shm: not emptied: the successor did not wait for it"
 
 
 RESERVES = "CreateContainer"  # a container that is never started
@@ -112,7 +112,7 @@ ORDERS = [
 async def test_swap_cleans_between_old_death_and_successor_run(
     cri_env: CriEnv, order: intents.SwapOrder, before: list[str]
 ) -> None:
-    shm_cleaner = FakeBroom(cri_env)
+    shm_cleaner = FakeShmCleaner(cri_env)
     intent = cri_env.intent(order=order)
     outcome = await cri_env.actuator().carry_out(
         intent,
@@ -127,7 +127,7 @@ async def test_swap_cleans_between_old_death_and_successor_run(
 
 async def test_container_that_ended_by_itself_is_cleaned_up(cri_env: CriEnv) -> None:
     cri_env.server.runtime.exit(cri_env.old, exit_code=1)
-    shm_cleaner = FakeBroom(cri_env)
+    shm_cleaner = FakeShmCleaner(cri_env)
     intent = cri_env.intent()
     await cri_env.actuator().carry_out(
         intent,
@@ -140,7 +140,7 @@ async def test_container_that_ended_by_itself_is_cleaned_up(cri_env: CriEnv) -> 
 async def test_nothing_is_cleaned_under_kubelets_container(cri_env: CriEnv) -> None:
     cri_env.server.runtime.exit(cri_env.old, exit_code=1)
     intent = cri_env.intent()
-    shm_cleaner = FakeBroom(cri_env)
+    shm_cleaner = FakeShmCleaner(cri_env)
     successor_spec = await cri_env.successor_spec(intent)
     await cri_env.kubelet_creates(attempt=1)
     outcome = await cri_env.actuator().carry_out(
@@ -152,7 +152,7 @@ async def test_nothing_is_cleaned_under_kubelets_container(cri_env: CriEnv) -> N
 
 async def test_rerun_cleans_before_the_first_init_container(cri_env: CriEnv) -> None:
     async with pod_env.made(cri_env) as pod:
-        shm_cleaner = FakeBroom(cri_env)
+        shm_cleaner = FakeShmCleaner(cri_env)
         intent = pod.intent()
         successor_specs = await pod.successor_specs(intent)
         cri_env.server.calls.clear()
@@ -166,7 +166,7 @@ async def test_rerun_cleans_before_the_first_init_container(cri_env: CriEnv) -> 
 
 async def test_rerun_begun_by_kubelet_cleans_nothing(cri_env: CriEnv) -> None:
     async with pod_env.made(cri_env) as pod:
-        shm_cleaner = FakeBroom(cri_env)
+        shm_cleaner = FakeShmCleaner(cri_env)
         intent = pod.intent()
         made = shm_cleanup(shm_cleaner)
         successor_specs = await pod.successor_specs(intent)

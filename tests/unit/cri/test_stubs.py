@@ -10,7 +10,7 @@ from hack import generated, protogen
 
 @pytest.fixture
 def copied(tmp_path: pathlib.Path) -> pathlib.Path:
-    """The directory of copied stubs; their sources are copied beside them."""
+    """The directory of copied stubs; their sources are copied next to them."""
     shutil.copytree(generated.ROOT / "proto", tmp_path / "proto")
     return pathlib.Path(shutil.copytree(generated.ROOT / protogen.PACKAGE, tmp_path / protogen.PACKAGE))
 

@@ -1,4 +1,4 @@
-"""What workers' records prove, and what they do not."""
+"""The conclusions that workers' records allow, and those that they do not."""
 
 import signal
 import subprocess

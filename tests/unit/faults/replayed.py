@@ -60,7 +60,7 @@ STOPPED, STARTED = 0.183, 0.141
 """Seconds of a restart on the H100: until the old process was dead, and until its successor ran."""
 
 STANDBY: Final = 0.3
-"""Seconds for which a successor was on standby on an H200, beside a program that was dying and could not be frozen."""
+"""Seconds for which a successor was on standby on an H200, next to a program that was dying and could not be frozen."""
 
 AFTERWARDS: Final = 10.0
 OTHER_GPU: Final = Gpu(uuid=DeviceId("GPU-1"), pci=PciAddress.parse("0000:42:00.0"), index=1)

@@ -24,7 +24,7 @@ RUNNING = view("c1", state=ContainerState.RUNNING)
 
 @dataclass
 class Env:
-    """The hub's ``answer``, what was reported to it, and the launcher's orders: the program, whether to end."""
+    """The hub's ``answer``, the reports to it, and the launcher's orders: the program, whether to end."""
 
     answer: FaultAnswer = FaultAnswer.ALONE
     pod: PodView | None = field(default_factory=builders.member)

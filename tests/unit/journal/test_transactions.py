@@ -66,7 +66,7 @@ async def test_waiting_work_is_committed_together(transactions: Transactions, da
     may_go_on.set()
     await asyncio.gather(first, *others)
     assert await transactions.run(notes) == [f"{number}" for number in range(20)]
-    assert database.commits == 3, "the first, all that waited for it, and the look at them"
+    assert database.commits == 3, "the first, all that waited for it, and the query about them"
 
 
 async def test_failed_work_rolls_back_only_itself(transactions: Transactions) -> None:

@@ -1,4 +1,4 @@
-"""What listens on a launcher's socket may answer never, nonsense, or without end."""
+"""The listener on a launcher's socket may answer never, nonsense, or without end."""
 
 import functools
 import json

@@ -55,7 +55,7 @@ def _remembered(rule: Rule) -> Rule:
 
 
 def _identity(view: ContainerSummary) -> Hashable:
-    """Return what tells a simulation's views apart: an id has its container's name and time. It hashes fast."""
+    """Return what distinguishes a simulation's views: an id has its container's name and time. It hashes fast."""
     return view.id, view.attempt, view.state._value_
 
 

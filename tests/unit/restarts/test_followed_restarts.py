@@ -250,7 +250,7 @@ async def test_fault_after_one_that_kubelet_answered_is_not_lost(env: RestartEnv
 
 
 async def _joined_a_hang_that_ends(env: RestartEnv, *, lapsed: str = "") -> Condition:
-    """Spend the budget; have an Xid join a hang on hold, which beats again; return what is reported last.
+    """Spend the budget; have an Xid join a hang on hold, which beats again; return the last report.
 
     The budget is free again when the Xid is decided.
     """

@@ -28,7 +28,7 @@ OTHER = ContainerRef(builders.POD, "logger")
 
 
 @dataclass
-class Engine:
+class RequestRecorder:
     """Records requests."""
 
     requests: list[Request] = field(default_factory=list)
@@ -51,7 +51,7 @@ class ProgressRecorder:
 @dataclass(kw_only=True)
 class Env(NodeEnv):
     pods: outside.Pods = field(default_factory=lambda: outside.Pods(builders.pod()))
-    engine: Engine = field(default_factory=Engine)
+    engine: RequestRecorder = field(default_factory=RequestRecorder)
     progress: ProgressRecorder = field(default_factory=ProgressRecorder)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of a pod's wish that its successor imports while the old program dies."""
+"""The results of a pod's request that its successor imports while the old program dies."""
 
 import pytest
 

@@ -275,7 +275,7 @@ USED_OF_A_CONTAINER = {
 
 def test_only_these_fields_of_a_pod_are_used() -> None:
     """Fields not listed here may be arbitrarily large: they are dropped when the pod is received."""
-    asked = Asked()
+    asked = ReadFields()
     pod_objects.pod_view(asked.about(FULL))
     assert asked.fields == {
         *("metadata", "metadata.namespace", "metadata.name", "metadata.uid", "metadata.annotations", "metadata.labels"),
@@ -303,7 +303,7 @@ FULL: dict[str, Any] = {
 }
 
 
-class Asked:
+class ReadFields:
     """Objects that record which of their fields are read; ``[]`` stands for any item of a list."""
 
     def __init__(self) -> None:
@@ -316,7 +316,7 @@ class Asked:
 
 
 class Noting(dict[str, Any]):
-    def __init__(self, asked: Asked, obj: dict[str, Any], path: str) -> None:
+    def __init__(self, asked: ReadFields, obj: dict[str, Any], path: str) -> None:
         super().__init__({key: asked.about(value, f"{path}.{key}".lstrip(".")) for key, value in obj.items()})
         self._asked, self._path = asked, path
 

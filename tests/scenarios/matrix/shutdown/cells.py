@@ -1,4 +1,4 @@
-"""Define the column as data: what happens to a pod on a node that shuts down."""
+"""Define the column as data: the results of a pod on a node that shuts down."""
 
 import enum
 import itertools

@@ -1,4 +1,4 @@
-"""A term's epoch: what raises it, and which tasks are notified."""
+"""A term's epoch: the events that raise it, and the tasks that are notified."""
 
 import asyncio
 

@@ -1,7 +1,7 @@
 """An environment for one round: nodes with agents and containers, an API server, a network, and replicas.
 
-Only the environment knows what runs. Every participant acts on messages that may be late, duplicated, reordered or
-lost. Processes are of two generations: old ones ran before the round, new ones were started by it.
+Only the environment knows the running containers. Every participant acts on messages that may be late, duplicated,
+reordered or lost. Processes are of two generations: old ones ran before the round, new ones were started by it.
 """
 
 import enum
