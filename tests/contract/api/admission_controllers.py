@@ -35,7 +35,7 @@ NOT_OPTED_IN: Final = (
     "kubemend-controller-pods' denied request: the controller marks and deletes only pods that opted in: pod "
 )
 ONLY_ITS_TAINT: Final = (
-    "kubemend-controller-nodes' denied request: the controller may change only its own taint of a node"
+    "kubemend-controller-nodes' denied request: the controller changes only its own taint of a node"
 )
 OF_A_JOBSET: Final = "denied request: the controller may change only {} whose controlling owner is a JobSet"
 NO_RIGHT: Final = 'User "system:serviceaccount:kubemend:kubemend-controller" cannot {} resource "{}"'
@@ -100,7 +100,7 @@ CASES = (
          "may only set the placement of a waiting pod"),
     Case("another's gate", "controller",
          patched("waiting", {"spec": {"schedulingGates": [{"name": "quota.example.com/q", "$patch": "delete"}]}}),
-         "removes its own gate"),
+         "remove its own gate"),
     Case("a node's labels", "controller", patched(THERE, {"metadata": {"labels": {"zone": "x"}}}),
          "no labels, annotations, finalizers or owners of nodes"),
     Case("drains a node", "controller", patched(THERE, {"spec": {"unschedulable": True}}), ONLY_ITS_TAINT),
