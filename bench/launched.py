@@ -72,7 +72,7 @@ while True:
     os.replace("step.new", "step")
     time.sleep(0.02)
 """
-_OPTIONS = ("--max-restarts", "1000000", "--young", "0", "--spare-after", "0.5")
+_OPTIONS = ("--max-restarts", "1000000", "--healthy-after", "0", "--spare-after", "0.5")
 _LONGEST_MOMENT = 1.5
 """Seconds after a fault until which a kill may come: a restart by the agent takes about one."""
 _AGENT_KILLED, _LAUNCHER_TOO, _AWAY = 0.7, 0.4, 0.3

@@ -557,15 +557,15 @@ class LauncherError(Exception):
 class Policy(NamedTuple):
     """Which failures cause a restart: at most ``limit`` within ``window`` seconds, and none with a ``fatal`` code.
 
-    A program that ran for ``young`` seconds or longer is restarted at once. After several shorter runs in a row a
-    restart waits, the first time for ``first_wait`` seconds.
+    A program that ran for ``healthy_after`` seconds or longer is restarted at once. After several shorter runs in a
+    row a restart waits, the first time for ``initial_backoff`` seconds.
     """
 
     limit: int = 0
     window: float = 3600.0
     fatal: frozenset[int] = frozenset()
-    young: float = 60.0
-    first_wait: float = 10.0
+    healthy_after: float = 60.0
+    initial_backoff: float = 10.0
 
 
 class Past(NamedTuple):
@@ -597,8 +597,8 @@ def decide(policy: Policy, past: Past, code: int, ran: float, now: float, *, sto
     if len(recent) >= policy.limit:
         reason = f"{len(recent)} of {policy.limit} restarts within {policy.window:g} s are used"
         return Decision(None, reason, past)
-    early = past.early + 1 if ran < policy.young else 0
-    wait = min(policy.first_wait * 2.0 ** min(early - _FREE - 1, 30), _LONGEST_WAIT) if early > _FREE else 0.0
+    early = past.early + 1 if ran < policy.healthy_after else 0
+    wait = min(policy.initial_backoff * 2.0 ** min(early - _FREE - 1, 30), _LONGEST_WAIT) if early > _FREE else 0.0
     return Decision(wait, "", Past((*recent, now), early))
 
 
@@ -1560,7 +1560,11 @@ class Launcher:
         self._options, self._command = options, command
         self._prepare: str = options.prepare or ""
         self._policy = Policy(
-            options.max_restarts, options.restart_window, options.fatal_exit_codes, options.young, options.first_wait
+            options.max_restarts,
+            options.restart_window,
+            options.fatal_exit_codes,
+            options.healthy_after,
+            options.initial_backoff,
         )
         self._past = Past()
         self._environ = dict(os.environ)
@@ -1640,7 +1644,7 @@ class Launcher:
         """
         if not self._from_spare:
             return
-        if ran >= self._policy.young:
+        if ran >= self._policy.healthy_after:
             self._failed_from_spare = 0
             return
         spare = self._spare
@@ -1648,7 +1652,8 @@ class Launcher:
             return
         self._failed_from_spare += 1
         often = self._failed_from_spare >= _MOST_FAILED_FROM_SPARE
-        then = "this launcher starts no more" if often else f"none until a cold start has run {self._policy.young:g} s"
+        cold = f"none until a cold start has run {self._policy.healthy_after:g} s"
+        then = "this launcher starts no more" if often else cold
         what = f"the program failed {ran:.0f} s after it began from a spare; {then}"
         self._cold = Missing(ENDED, what + ". If a module needs what the program sets, name it by --spare-skip")
         if spare:
@@ -1937,7 +1942,7 @@ class Launcher:
         self._no_spare = self._cold if self._program else self._no_spare
         if self._cold.message:
             self._tries = _TRIES if self._failed_from_spare >= _MOST_FAILED_FROM_SPARE else 0
-            self._spare_at = self._began + max(self._options.spare_after, self._policy.young)
+            self._spare_at = self._began + max(self._options.spare_after, self._policy.healthy_after)
         self._number += 1
         self._released = False
 
@@ -2269,18 +2274,18 @@ def _add_restarts(group: argparse._ArgumentGroup) -> None:
         help="signals that stop the container (default TERM,INT,QUIT); add the STOPSIGNAL of its image, such as USR1",
     )
     add(
-        "--young",
+        "--healthy-after",
         type=_of(seconds),
         default=60.0,
         metavar="TIME",
         help="a program that ran this long is restarted at once (default 60s), others only three times in a row",
     )
     add(
-        "--first-wait",
+        "--initial-backoff",
         type=_of(seconds),
         default=10.0,
         metavar="TIME",
-        help="the first wait after that (default 10s); each further wait is twice as long, up to 300 s",
+        help="the backoff after that (default 10s), doubled each time up to 300 s",
     )
 
 

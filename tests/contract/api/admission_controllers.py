@@ -34,9 +34,7 @@ NOTHING_BUT: Final = "kubemend-controller-pods' denied request: the controller m
 NOT_OPTED_IN: Final = (
     "kubemend-controller-pods' denied request: the controller marks and deletes only pods that opted in: pod "
 )
-ONLY_ITS_TAINT: Final = (
-    "kubemend-controller-nodes' denied request: the controller changes only its own taint of a node"
-)
+ONLY_ITS_TAINT: Final = "kubemend-controller-nodes' denied request: the controller changes only its own taint of a node"
 OF_A_JOBSET: Final = "denied request: the controller may change only {} whose controlling owner is a JobSet"
 NO_RIGHT: Final = 'User "system:serviceaccount:kubemend:kubemend-controller" cannot {} resource "{}"'
 

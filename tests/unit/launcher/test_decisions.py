@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from launcher.kubemend_run import Decision, Past, Policy, decide, exit_code
 
-POLICY = Policy(limit=10, window=3600.0, fatal=frozenset({42}), young=60.0, first_wait=10.0)
+POLICY = Policy(limit=10, window=3600.0, fatal=frozenset({42}), healthy_after=60.0, initial_backoff=10.0)
 LIVES = st.lists(st.tuples(st.floats(0.0, 400.0), st.integers(1, 255)), max_size=40)
 
 
@@ -60,7 +60,7 @@ def test_no_window_has_more_restarts_than_the_limit(lives: list[tuple[float, int
 def test_waits_are_bounded_and_none_follows_a_long_life(lives: list[tuple[float, int]]) -> None:
     for (ran, _), (_, decision) in zip(lives, fold(POLICY._replace(limit=1000), lives), strict=False):
         if decision.wait is not None:
-            assert 0.0 <= decision.wait <= (300.0 if ran < POLICY.young else 0.0)
+            assert 0.0 <= decision.wait <= (300.0 if ran < POLICY.healthy_after else 0.0)
 
 
 @pytest.mark.parametrize(("status", "code"), [(0, 0), (3 << 8, 3), (9, 137), (15, 143), (11 | 0x80, 139)])

@@ -51,7 +51,7 @@ async def test_killed_after_a_restart_with_the_spare(launcher: Running) -> None:
 
 
 async def test_killed_while_it_waits_for_the_restart(launcher: Running) -> None:
-    launcher.start("--first-wait", "1h", "--spare-after", "0", "--young", "1h")
+    launcher.start("--initial-backoff", "1h", "--spare-after", "0", "--healthy-after", "1h")
     for number in range(1, 5):
         await launcher.nth(number, "begin")
         launcher.order("sys.exit(3)")

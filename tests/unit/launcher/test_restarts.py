@@ -52,7 +52,7 @@ async def test_a_used_budget_ends_it(launcher: Running) -> None:
 
 
 async def test_trainers_that_die_young_are_restarted_after_a_wait(launcher: Running) -> None:
-    launcher.start("--max-restarts", "5", "--first-wait", "10ms", command=["sh", "-c", "exit 5"])
+    launcher.start("--max-restarts", "5", "--initial-backoff", "10ms", command=["sh", "-c", "exit 5"])
     assert await launcher.ended() == 5
     waits = [line for line in launcher.stderr().splitlines() if "restart in" in line]
     assert waits == [
@@ -62,7 +62,7 @@ async def test_trainers_that_die_young_are_restarted_after_a_wait(launcher: Runn
 
 
 async def test_a_stop_during_the_wait_ends_it(launcher: Running) -> None:
-    launcher.start("--first-wait", "1h", command=["sh", "-c", "exit 5"])
+    launcher.start("--initial-backoff", "1h", command=["sh", "-c", "exit 5"])
     await launcher.said("restart in")
     launcher.signal(signal.SIGTERM)
     assert await launcher.ended() == 143

@@ -504,7 +504,7 @@ async def test_program_that_fails_at_once_from_a_spare_is_started_cold_and_after
     """A module may need what the program has set before, and what a spare cannot know."""
     launcher.write("data.py", "import events\nMODE = getattr(events, 'mode', None)\n")
     launcher.program("events.mode = 'spawn'\nimport data\nif data.MODE is None:\n    sys.exit(4)")
-    launcher.start("--young", "4s", "--first-wait", "10ms")
+    launcher.start("--healthy-after", "4s", "--initial-backoff", "10ms")
     await launcher.nth(1, "begin")
     await launcher.said("the spare is ready")
     await fail_and_begin_again(launcher)
@@ -524,7 +524,7 @@ async def test_program_that_fails_at_once_from_a_spare_is_started_cold_and_after
 
 async def test_fourth_program_that_fails_young_is_followed_by_a_cold_start(launcher: Running) -> None:
     """It may fail by what its spare lacked, later than in its imports."""
-    launcher.start("--young", "1h", "--first-wait", "10ms")
+    launcher.start("--healthy-after", "1h", "--initial-backoff", "10ms")
     await launcher.nth(1, "begin")
     for number in range(1, 4):
         await _spares_ready(launcher, number)
