@@ -43,7 +43,7 @@ class SwapStandby:
         self._standbys = ops.tools.standbys
         self._intent = intent
         self._overlap_request = spec.overlap_request if spec is not None else None
-        self._not_overlapped: overlap.Obstacle | None = overlap.Obstacle.NOT_BESIDE
+        self._not_overlapped: overlap.Obstacle | None = overlap.Obstacle.NO_STANDBY
         self._standby: Standby | None = None
         self._known_pid = spec.old_pid if spec is not None else None
         self._frozen_pid: int | None = None

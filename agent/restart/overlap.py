@@ -23,7 +23,7 @@ class Obstacle(enum.Enum):
     IN_ROUND = "InRound"
     SEVERAL_CONTAINERS = "SeveralContainers"
     CLEANS = "Cleans"
-    NOT_BESIDE = "NotBeside"
+    NO_STANDBY = "NoStandby"
     NOT_HELD = "NotHeld"
     NO_ROOM = "NoRoom"
     NO_DRIVER = "NoDriver"
@@ -44,7 +44,7 @@ _TEXTS: Final = MappingProxyType(
         Obstacle.IN_ROUND: "in a round it is held for its gang",
         Obstacle.SEVERAL_CONTAINERS: "several containers are restarted together",
         Obstacle.CLEANS: "files are moved or removed before it may run",
-        Obstacle.NOT_BESIDE: "it was not started next to the old container",
+        Obstacle.NO_STANDBY: "it was not started next to the old container",
         Obstacle.NOT_HELD: "it was not held at its first instruction",
         Obstacle.NO_ROOM: "the pod's memory limit leaves no room for the imports next to the old program",
         Obstacle.NO_DRIVER: "the GPU driver's libraries are not mounted into it one by one",

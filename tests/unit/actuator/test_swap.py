@@ -994,7 +994,7 @@ async def test_successor_that_is_not_started_next_to_the_old_one_imports_nothing
     outcome = await cri_env.actuator().carry_out(
         intent, successor_spec=await cri_env.successor_spec(intent, overlap_request=overlap.Request())
     )
-    assert outcome.notes == (overlap.note("trainer", overlap.Obstacle.NOT_BESIDE),)
+    assert outcome.notes == (overlap.note("trainer", overlap.Obstacle.NO_STANDBY),)
 
 
 async def test_internal_error_of_an_overlap_keeps_the_successor_held(

@@ -12,7 +12,7 @@ from tests.environments.restarts import NOW, RestartEnv
 @pytest.mark.parametrize(
     ("annotations", "expected"),
     [
-        ({}, Obstacle.NOT_BESIDE),
+        ({}, Obstacle.NO_STANDBY),
         ({"keep": "/a"}, Obstacle.CLEANS),
         ({"clean": "shm"}, Obstacle.CLEANS),
         ({"containers": "trainer,logger"}, Obstacle.SEVERAL_CONTAINERS),
