@@ -19,7 +19,7 @@ STARTUP_IN_PROGRESS: Final = "StartupPolicyInProgress"
 STARTUP_COMPLETED: Final = "StartupPolicyCompleted"
 IN_PLACE: Final = "kubemend.io/InPlaceRestart"
 VALID: Final = "kubemend.io/Valid"
-CLAIMS: Final = "kubemend.io/ClaimsAsAsked"
+CLAIMS: Final = "kubemend.io/VolumeClaimsMatch"
 
 FIRST_FAILED_JOB: Final = "(first failed job: {})"
 

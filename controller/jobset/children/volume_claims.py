@@ -63,7 +63,7 @@ def _mounted(pod_spec: Json) -> Iterator[str]:
 
 
 OTHER_SPEC: Final = "ClaimHasAnotherSpec"
-_MATCH: Final = "ClaimsAsAsked"
+_MATCH: Final = "VolumeClaimsMatch"
 _MATCH_MESSAGE: Final = "all claims match the JobSet's templates"
 _LONGEST_NAME: Final = 253
 _MOST_REPORTED: Final = 5

@@ -34,7 +34,7 @@ async def test_claim_with_other_spec_is_used_and_reported(env: JobSetEnv, leader
     async with leader.leading():
         await env.create(builders.with_claim())
         await env.until_jobs(2)
-        await env.until_condition("kubemend.io/ClaimsAsAsked", reason="ClaimHasAnotherSpec", status="False")
+        await env.until_condition("kubemend.io/VolumeClaimsMatch", reason="ClaimHasAnotherSpec", status="False")
         await env.until_event("ClaimHasAnotherSpec")
         (there,) = (await env.api.list(claims)).items
         assert there["spec"]["accessModes"] == ["ReadWriteMany"]
