@@ -71,7 +71,7 @@ def result(of: rounds.StepResult) -> pb.StepResult:
         reason=_code(of.reason),
         detail=_text(of.detail),
         seconds={_code(phase): max(0.0, length) for phase, length in of.seconds.items()},
-        slipped_seconds=max(0.0, of.unheld_seconds),
+        unheld_seconds=max(0.0, of.unheld_seconds),
         attempt=of.attempt,
     )
 

@@ -55,7 +55,7 @@ def step_result(result: pb.StepResult) -> StepResult | None:
         reason=result.reason,
         detail=result.detail,
         seconds=MappingProxyType(dict(result.seconds)) if result.seconds else _NO_SECONDS,
-        unheld_seconds=result.slipped_seconds,
+        unheld_seconds=result.unheld_seconds,
     )
 
 

@@ -110,7 +110,7 @@ def _result(result: pb.StepResult, limits: Limits) -> None:
     for phase, length in result.seconds.items():
         _shape(_ID, phase, "name of a phase")
         _seconds(length, "seconds")
-    _seconds(result.slipped_seconds, "slipped_seconds")
+    _seconds(result.unheld_seconds, "unheld_seconds")
 
 
 def _samples(samples: pb.Samples, limits: Limits) -> None:

@@ -27,7 +27,7 @@ _RESULT: Final = pb.StepResult(
     reason="Killed",
     detail="killed at once",
     seconds={"stop": 0.5},
-    slipped_seconds=0.25,
+    unheld_seconds=0.25,
     attempt=2,
 )
 _HELLO: Final = pb.Hello(protocol=1, node="node-1", epoch=7, results=[_RESULT])

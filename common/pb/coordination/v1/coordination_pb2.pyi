@@ -295,14 +295,14 @@ class StepResult(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
-    SLIPPED_SECONDS_FIELD_NUMBER: _builtins.int
+    UNHELD_SECONDS_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     round: _builtins.str
     phase: Global___StepResult.Phase.ValueType
     reason: _builtins.str
     """CamelCase and stable"""
     detail: _builtins.str
-    slipped_seconds: _builtins.float
+    unheld_seconds: _builtins.float
     """the longest time that a successor ran before it was held"""
     attempt: _builtins.int
     """of the round's Stop: its Restart object may not exist any more"""
@@ -321,12 +321,12 @@ class StepResult(_message.Message):
         reason: _builtins.str = ...,
         detail: _builtins.str = ...,
         seconds: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
-        slipped_seconds: _builtins.float = ...,
+        unheld_seconds: _builtins.float = ...,
         attempt: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pod", b"pod"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "detail", b"detail", "phase", b"phase", "pod", b"pod", "reason", b"reason", "round", b"round", "seconds", b"seconds", "slipped_seconds", b"slipped_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "detail", b"detail", "phase", b"phase", "pod", b"pod", "reason", b"reason", "round", b"round", "seconds", b"seconds", "unheld_seconds", b"unheld_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -37,7 +37,7 @@ def step(uid: str = "uid-1", *, round: str = "train/llm-1") -> pb.StepResult:  #
         phase=pb.StepResult.STOPPED,
         reason="Killed",
         seconds={"stop": 0.01, "create": 0.02},
-        slipped_seconds=0.003,
+        unheld_seconds=0.003,
     )
 
 
