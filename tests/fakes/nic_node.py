@@ -18,7 +18,7 @@ from kubemend.common.components import ComponentState, ComponentStatus
 from tests.fakes.sysfs_tree import SysfsTree
 
 BOOT = "34eb48e2-270a-4075-b5a4-94aac223f2dd"
-QUICK = LinkLimits(up_for=0.2, coming_up=0.3, roce_lag=0.1, quiet=0.4, slow_for=0.1)
+QUICK = LinkLimits(up_for=0.2, link_training_timeout=0.3, roce_down_delay=0.1, flap_settle=0.4, slow_for=0.1)
 OFTEN = Periods(ports=0.05, details=0.05, scan=0.2, deadline=60.0, retry=0.05)
 ONE, TWO = "0000:18:00.0", "0000:19:00.0"
 

@@ -20,21 +20,21 @@ class LinkLimits:
 
     ``up_for``: 10, for which a link must be up again. Kernels report carrier changes at most once a second
     (``net/core/link_watch.c``), and one marginal link comes and goes every few seconds.
-    ``coming_up``: 30, which a link has after it was enabled, or its driver loaded, before a missing carrier is a fault:
-    training a link at 400 Gb/s takes a good part of that. A link that loses its carrier has no such time.
-    ``roce_lag``: 1.5, for which a RoCE port must be down. Netlink may report up to a second later that its
+    ``link_training_timeout``: 30, which a link has after it was enabled, or its driver loaded, before a missing carrier
+    is a fault: at 400 Gb/s it takes a good part of that. A link that loses its carrier has no such time.
+    ``roce_down_delay``: 1.5, for which a RoCE port must be down. Netlink may report up to a second later that its
     netdev was taken down; a lost carrier of the netdev is reported immediately.
     ``flap_drops`` in ``flap_window``: 3 drops in 10 minutes. gpud counts 3 in its look-back, NVSentinel more than 2.
-    ``quiet``: 10 minutes without a drop end the flapping. gpud keeps a drop as long, and flaps indefinitely.
+    ``flap_settle``: 10 minutes without a drop end the flapping. gpud keeps a drop as long, and flaps indefinitely.
     ``slow_for``: 10, for which a link must be slow, or not slow: a speed read while a link trains is not reliable.
     """
 
     up_for: float = 10.0
-    coming_up: float = 30.0
-    roce_lag: float = 1.5
+    link_training_timeout: float = 30.0
+    roce_down_delay: float = 1.5
     flap_drops: int = 3
     flap_window: float = 600.0
-    quiet: float = 600.0
+    flap_settle: float = 600.0
     slow_for: float = 10.0
 
 
@@ -127,12 +127,12 @@ def _expected_from(track: LinkTrack, reading: LinkReading, *, now: float, limits
         return None
     last = track.last
     if last is not None and (last.serial != reading.serial or not last.admin_up):
-        return now + limits.coming_up
+        return now + limits.link_training_timeout
     return track.expected_from
 
 
 def _quiet_from(track: LinkTrack, *, limits: LinkLimits) -> float:
-    return track.drop_times[-1] + limits.quiet if track.drop_times else 0.0
+    return track.drop_times[-1] + limits.flap_settle if track.drop_times else 0.0
 
 
 def checks(
@@ -163,7 +163,7 @@ def _down(track: LinkTrack, link: LinkReading, *, now: float, limits: LinkLimits
     if link.type is LinkType.NETDEV:
         return FaultCheck(holds=True, text=f"{link.name} has no carrier; it was up on this boot", since=since)
     if link.type is LinkType.ROCE and since is None:
-        since = now + limits.roce_lag
+        since = now + limits.roce_down_delay
     text = f"{link.name} is {link.state or 'not active'}; it was active on this boot"
     return FaultCheck(holds=True, text=text, since=since)
 

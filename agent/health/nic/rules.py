@@ -227,7 +227,7 @@ def _presence(track: NicTrack, reading: NicReading) -> FaultCheck:
 
 def _clean_for(kind: FindingKind, limits: LinkLimits) -> float:
     return {
-        FindingKind.LINK_FLAPPING: limits.quiet,
+        FindingKind.LINK_FLAPPING: limits.flap_settle,
         FindingKind.LINK_SLOW: limits.slow_for,
         FindingKind.RDMA_ERRORS: rdma_errors.QUIET,
     }.get(kind, limits.up_for)

@@ -62,9 +62,9 @@ def test_taking_down_a_link_without_carrier_ends_the_fault() -> None:
 
 def test_enabled_link_gets_time_to_come_up() -> None:
     emitted = Emitted().at(0.0, nic(netdev())).at(1.0, nic(netdev(up=False, admin_up=False, drops=1)))
-    emitted.at(10.0, nic(netdev(up=False, drops=1))).at(10.0 + LIMITS.coming_up - 0.1)
+    emitted.at(10.0, nic(netdev(up=False, drops=1))).at(10.0 + LIMITS.link_training_timeout - 0.1)
     assert emitted.held == {}
-    assert FindingKind.LINK_DOWN in emitted.at(10.0 + LIMITS.coming_up).held
+    assert FindingKind.LINK_DOWN in emitted.at(10.0 + LIMITS.link_training_timeout).held
 
 
 def test_link_gets_time_to_come_up_after_driver_reload() -> None:
@@ -78,15 +78,15 @@ def test_three_drops_are_flapping_and_ten_quiet_minutes_end_it() -> None:
     assert FindingKind.LINK_FLAPPING not in emitted.held
     emitted.at(30.0, nic(netdev(drops=3)))
     assert emitted.held[FindingKind.LINK_FLAPPING] == "eth1 was lost 3 times within 10 minutes"
-    emitted.at(30.0 + LIMITS.quiet - 0.1, nic(netdev(drops=3)))
+    emitted.at(30.0 + LIMITS.flap_settle - 0.1, nic(netdev(drops=3)))
     assert FindingKind.LINK_FLAPPING in emitted.held
-    assert FindingKind.LINK_FLAPPING not in emitted.at(30.0 + LIMITS.quiet).held
+    assert FindingKind.LINK_FLAPPING not in emitted.at(30.0 + LIMITS.flap_settle).held
 
 
 def test_another_drop_restarts_the_quiet_time() -> None:
     emitted = Emitted().at(0.0, nic(netdev())).at(10.0, nic(netdev(drops=3))).at(500.0, nic(netdev(drops=4)))
-    assert FindingKind.LINK_FLAPPING in emitted.at(500.0 + LIMITS.quiet - 1, nic(netdev(drops=4))).held
-    assert FindingKind.LINK_FLAPPING not in emitted.at(500.0 + LIMITS.quiet).held
+    assert FindingKind.LINK_FLAPPING in emitted.at(500.0 + LIMITS.flap_settle - 1, nic(netdev(drops=4))).held
+    assert FindingKind.LINK_FLAPPING not in emitted.at(500.0 + LIMITS.flap_settle).held
     assert emitted.count(FindingKind.LINK_FLAPPING) == 1
 
 
@@ -184,7 +184,7 @@ def test_roce_port_waits_for_netlink_report_of_its_netdev() -> None:
     emitted = Emitted().at(0.0, nic(port(roce=True))).at(5.0, nic(port("DOWN", roce=True)))
     assert emitted.held == {}
     emitted.at(6.0, nic(port("DOWN", roce=True)))
-    assert FindingKind.RDMA_PORT_DOWN in emitted.at(5.0 + LIMITS.roce_lag).held
+    assert FindingKind.RDMA_PORT_DOWN in emitted.at(5.0 + LIMITS.roce_down_delay).held
     assert emitted.count(FindingKind.RDMA_PORT_DOWN) == 1
 
 

@@ -163,7 +163,7 @@ def test_flapping_of_a_nic_that_was_lost_ends_ten_minutes_after_the_last_drop() 
     emitted = Emitted().at(0.0, nic(netdev())).at(0.0, nic(netdev(drops=LIMITS.flap_drops), driver=""))
     emitted.at(400.0, nic(netdev(drops=None)))
     assert FindingKind.LINK_FLAPPING in emitted.held
-    assert FindingKind.LINK_FLAPPING not in emitted.at(LIMITS.quiet, nic(netdev(drops=None))).held
+    assert FindingKind.LINK_FLAPPING not in emitted.at(LIMITS.flap_settle, nic(netdev(drops=None))).held
 
 
 def by_nic_and_kind(changes: Sequence[NicChange]) -> dict[tuple[PciAddress, FindingKind], list[str | None]]:
