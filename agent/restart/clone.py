@@ -36,7 +36,7 @@ class CloneRefusal(enum.Enum):
     """Why a config cannot be cloned faithfully."""
 
     NO_CONFIG = "RuntimeHidesConfig"
-    UNKNOWN_FIELD = "ConfigNotUnderstood"
+    UNSUPPORTED = "ConfigUnsupported"
     ENV_AMBIGUOUS = "EnvironmentAmbiguous"
     NO_RESTART_COUNT = "NotStartedByKubelet"
     NOT_CREATABLE = "RuntimeWouldRefuse"
@@ -233,7 +233,7 @@ def _parsed(config: Mapping[str, Any], message: _Config) -> _Config:
     try:
         json_format.ParseDict(dict(config), message)
     except json_format.ParseError as error:
-        raise CloneRefusedError(CloneRefusal.UNKNOWN_FIELD, str(error)) from error
+        raise CloneRefusedError(CloneRefusal.UNSUPPORTED, str(error)) from error
     return message
 
 
@@ -243,7 +243,7 @@ def _understanding() -> Iterator[None]:
     try:
         yield
     except (AttributeError, TypeError, ValueError) as error:
-        raise CloneRefusedError(CloneRefusal.UNKNOWN_FIELD, repr(error)) from error
+        raise CloneRefusedError(CloneRefusal.UNSUPPORTED, repr(error)) from error
 
 
 def _restart_count(config: api_pb2.ContainerConfig) -> int:

@@ -233,7 +233,7 @@ def _apparmor(profile: str) -> api_pb2.SecurityProfile | None:
 
 
 def _malformed(where: str, how: str) -> CloneRefusedError:
-    return CloneRefusedError(CloneRefusal.UNKNOWN_FIELD, f"{where} of the runtime's verbose answer {how}")
+    return CloneRefusedError(CloneRefusal.UNSUPPORTED, f"{where} of the runtime's verbose answer {how}")
 
 
 def _map(of: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:

@@ -164,7 +164,7 @@ class PodWatch:
         except (errors.KubeError, TimeoutError) as error:
             log.info("pods.get_failed", pod=str(pod), error=str(error) or f"no answer within {timeout:g} s")
             return None
-        except informer.NOT_UNDERSTOOD as error:
+        except informer.INVALID as error:
             log.warning("pods.invalid", pod=str(pod), error=repr(error))
             return None
         return self._seen_from_node(view) if view.ref.uid == pod.uid else None

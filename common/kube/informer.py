@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-NOT_UNDERSTOOD: Final = (KeyError, ValueError, TypeError, AttributeError)
+INVALID: Final = (KeyError, ValueError, TypeError, AttributeError)
 """Exceptions of reading an object that does not have the form that this version knows."""
 
 
@@ -65,7 +65,7 @@ class Informer(Generic[T]):
 
         ``page`` 0: all at once. ``reduce`` returns the part of an object to keep, or None for one that does not belong
         here. It is called as each object comes in, and no object is held longer. ``metadata_only``: it gets only the
-        metadata. It may raise the exceptions of NOT_UNDERSTOOD: these are logged, and the known value of the object is
+        metadata. It may raise the exceptions of INVALID: these are logged, and the known value of the object is
         kept. ``bounds`` limits collections that any user can fill.
         """
         self._api = api
@@ -191,9 +191,9 @@ class Informer(Generic[T]):
             uid = str(obj["metadata"]["uid"])
             namespace = str(obj["metadata"].get("namespace", ""))
             value = self._items.get(uid)  # kept when an internal error prevents reading the object
-            with contained.within(contained.Part.OBJECT, f"{self._path} {uid}", passing=NOT_UNDERSTOOD):
+            with contained.within(contained.Part.OBJECT, f"{self._path} {uid}", passing=INVALID):
                 value = self._reduce(obj)
-        except NOT_UNDERSTOOD as error:
+        except INVALID as error:
             name = (obj.get("metadata") or {}).get("name", "?")
             log.warning("informer.invalid", path=self._path, name=name, error=repr(error))
             value = self._items.get(uid)

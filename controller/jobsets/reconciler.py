@@ -20,7 +20,7 @@ from kubemend.controller.jobsets.writes import Writer
 
 log = structlog.get_logger(__name__)
 
-NOT_UNDERSTOOD: Final = "NotUnderstood"
+INVALID: Final = "Invalid"
 """Reason of the Event about a JobSet that cannot be read."""
 
 
@@ -114,7 +114,7 @@ class Reconciler:
 
     def _record_invalid(self, jobset: InvalidObject) -> None:
         about = events.JobSetRef(jobset.namespace, jobset.name, jobset.uid)
-        event = Event(EventType.WARNING, NOT_UNDERSTOOD, f"the JobSet is invalid and is not run: {jobset.reason}")
+        event = Event(EventType.WARNING, INVALID, f"the JobSet is invalid and is not run: {jobset.reason}")
         self._events.record(about, event)
 
 

@@ -228,7 +228,7 @@ async def test_invalid_jobset_is_reported_and_others_run(env: JobSetEnv, leader:
     async with leader.leading():
         await env.create(builders.jobset("broken", suspend=True))
         await env.create(builders.jobset("train"))
-        await env.until_event("NotUnderstood")
+        await env.until_event("Invalid")
         assert {name.partition("-")[0] for name in await env.until_jobs(2)} == {"train"}
 
 
