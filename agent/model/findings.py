@@ -44,7 +44,7 @@ class FindingKind(enum.Enum):
     CLEARED = "Cleared"
     """An operator has cleared all faults of the device."""
     PROCESS_STUCK = "ProcessStuck"
-    RESTARTS_IN_VAIN = "RestartsInVain"
+    RESTARTS_INEFFECTIVE = "RestartsIneffective"
     FAULT_REPEATED = "FaultRepeated"
 
     # Failed proofs of a GPU (``agent.prove``)

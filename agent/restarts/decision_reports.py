@@ -84,7 +84,7 @@ class DecisionReports:
                 self._dependencies.event_recorder.record(message)
         if decision.reason is Reason.DEVICE_BUDGET_SPENT and self._suspects is not None:
             assert cause.device is not None
-            self._suspects.mark_suspect(FindingKind.RESTARTS_IN_VAIN, device=cause.device, text=decision.detail)
+            self._suspects.mark_suspect(FindingKind.RESTARTS_INEFFECTIVE, device=cause.device, text=decision.detail)
 
     def internal_error(self, request: Request, error: Exception) -> None:
         """Publish on the pod that the restart was refused. An unreadable cause is replaced by "Unknown"."""

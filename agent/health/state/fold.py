@@ -172,7 +172,7 @@ def verdict(state: HealthState, device: str, *, answers: bool | None) -> Verdict
     )
 
 
-SUSPICIONS = frozenset({FindingKind.PROCESS_STUCK, FindingKind.RESTARTS_IN_VAIN})
+SUSPICIONS = frozenset({FindingKind.PROCESS_STUCK, FindingKind.RESTARTS_INEFFECTIVE})
 """Faults derived from restarts, where the action that the device needs is still unknown."""
 
 STANDING = frozenset(

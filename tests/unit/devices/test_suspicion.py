@@ -18,7 +18,7 @@ from tests.fakes.gpu_host import GpuHost
 GPU = outside.GPU.uuid
 BOOTED_AT = 1_000_000.0
 INVENTORY = DeviceInventory(gpus=(outside.GPU,), complete=True)
-STUCK, IN_VAIN = FindingKind.PROCESS_STUCK, FindingKind.RESTARTS_IN_VAIN
+STUCK, INEFFECTIVE = FindingKind.PROCESS_STUCK, FindingKind.RESTARTS_INEFFECTIVE
 
 
 @dataclass
@@ -83,16 +83,16 @@ async def test_suspicion_survives_silent_driver(env: Env) -> None:
 
 
 async def test_suspicion_does_not_end_by_time_alone(env: Env) -> None:
-    env.suspects.mark_suspect(IN_VAIN, device=GPU, text="did not last")
+    env.suspects.mark_suspect(INEFFECTIVE, device=GPU, text="did not last")
     env.now += 100 * LASTING
     await env.suspects.check()
-    assert env.verdict().reason == "RestartsInVain"
+    assert env.verdict().reason == "RestartsIneffective"
 
 
 async def test_suspicion_ends_after_process_worked_long_enough(env: Env) -> None:
     env.work(1)  # it existed before: it proves nothing
     env.now += 10
-    env.suspects.mark_suspect(IN_VAIN, device=GPU, text="did not last")
+    env.suspects.mark_suspect(INEFFECTIVE, device=GPU, text="did not last")
     env.now += 10
     env.work(2)
     env.now += LASTING - 1
@@ -106,7 +106,7 @@ async def test_suspicion_ends_after_process_worked_long_enough(env: Env) -> None
 async def test_clock_that_was_set_is_no_evidence_of_work(env: Env) -> None:
     env.work(1)
     env.now += 2 * LASTING
-    env.suspects.mark_suspect(IN_VAIN, device=GPU, text="did not last")
+    env.suspects.mark_suspect(INEFFECTIVE, device=GPU, text="did not last")
     await env.suspects.check()
     env.clock_set = 36_000.0
     await env.suspects.check()
@@ -118,10 +118,10 @@ async def test_clock_that_was_set_is_no_evidence_of_work(env: Env) -> None:
 
 
 async def test_suspicion_end_leaves_other_suspicions(env: Env) -> None:
-    env.suspects.mark_suspect(IN_VAIN, device=GPU, text="did not last")
+    env.suspects.mark_suspect(INEFFECTIVE, device=GPU, text="did not last")
     env.suspects.mark_suspect(STUCK, device=GPU, text="stuck")
     await env.suspects.check()
-    assert env.verdict().reason == "RestartsInVain"
+    assert env.verdict().reason == "RestartsIneffective"
 
 
 async def test_suspicion_of_previous_agent_is_checked(env: Env, store: Store) -> None:

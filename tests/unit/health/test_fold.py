@@ -45,7 +45,7 @@ XID79 = xid(79, ActionClass.REBOOT_NODE)
 XID64 = xid(64, ActionClass.REPLACE)
 UNKNOWN = xid(999, ActionClass.ASK_DRIVER)
 STUCK = finding(FindingKind.PROCESS_STUCK, "", ActionClass.OBSERVE, text="pid 11 cannot be killed")
-IN_VAIN = finding(FindingKind.RESTARTS_IN_VAIN, "", ActionClass.OBSERVE)
+INEFFECTIVE = finding(FindingKind.RESTARTS_INEFFECTIVE, "", ActionClass.OBSERVE)
 NOT_STUCK = finding(FindingKind.FAULT_OVER, "ProcessStuck", ActionClass.NONE, at=99.0)
 
 
@@ -77,8 +77,8 @@ def test_device_that_does_not_answer_is_unknown(answers: bool | None) -> None:
         pytest.param([STUCK], Health.DEGRADED, "ProcessStuck", id="a-suspicion-degrades"),
         pytest.param([STUCK, APP_GONE, DRIVER_NONE], Health.DEGRADED, "ProcessStuck", id="and-is-no-app-fault"),
         pytest.param([STUCK, NOT_STUCK], Health.HEALTHY, "Healthy", id="until-it-is-over"),
-        pytest.param([IN_VAIN, NOT_STUCK], Health.DEGRADED, "RestartsInVain", id="each-by-its-own-evidence"),
-        pytest.param([IN_VAIN, BACK], Health.HEALTHY, "Healthy", id="or-by-a-reset"),
+        pytest.param([INEFFECTIVE, NOT_STUCK], Health.DEGRADED, "RestartsIneffective", id="each-by-its-own-evidence"),
+        pytest.param([INEFFECTIVE, BACK], Health.HEALTHY, "Healthy", id="or-by-a-reset"),
         pytest.param([XID48, STUCK], Health.UNHEALTHY, "Xid48", id="a-suspicion-hides-no-fault"),
         pytest.param([XID48, NOT_STUCK], Health.UNHEALTHY, "Xid48", id="nor-does-its-end-clear-one"),
         pytest.param([XID64, DRIVER_NONE, BACK, APP_GONE], Health.UNHEALTHY, "Xid64", id="broken-stays-broken"),
@@ -217,7 +217,7 @@ def test_reset_leaves_faults_that_their_source_has_reported_and_still_observes(e
     assert held_after(FABRIC_FAILED, DRIVER_RESET, XID48, evidence, over) == set()
 
 
-EVERY_FINDING = [XID31, XID48, XID79, XID64, UNKNOWN, STUCK, IN_VAIN, LOST, DRIVER_RESET, DOUBLE_BIT, CLEANUP, DOWN]
+EVERY_FINDING = [XID31, XID48, XID79, XID64, UNKNOWN, STUCK, INEFFECTIVE, LOST, DRIVER_RESET, DOUBLE_BIT, CLEANUP, DOWN]
 
 
 @given(st.lists(st.sampled_from([*EVERY_FINDING, APP_GONE, BACK, UP, NOT_STUCK, DRIVER_NONE]), max_size=12))

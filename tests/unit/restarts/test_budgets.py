@@ -195,7 +195,7 @@ async def test_device_budget_spent_marks_device_suspect(guarded: Guarded) -> Non
     condition = await guarded.held_for("DeviceBudgetSpent")
     assert "opens again at" in condition.message
     (suspicion,) = guarded.suspicions
-    assert (suspicion.kind, suspicion.device.uuid) == (FindingKind.RESTARTS_IN_VAIN, GPU)
+    assert (suspicion.kind, suspicion.device.uuid) == (FindingKind.RESTARTS_INEFFECTIVE, GPU)
 
 
 # ---- metrics ----
