@@ -36,7 +36,7 @@ APPEARS: Final = "_x56 1x20"
 TRIALS: Final = (
     Trial("KubemendAgentDown", {'up{component="agent",node="n1"}': OFF}, {"component": "agent", **NODE}),
     Trial(
-        "KubemendAgentPartNotReady",
+        "KubemendAgentComponentNotReady",
         {
             'kubemend_component_ready{component="agent",part="kernel-log",node="n1"}': OFF,
             'kubemend_component_ready{component="agent",part="nvml",node="n2"}': OFF,  # a node without GPUs
@@ -81,7 +81,7 @@ TRIALS: Final = (
     Trial("KubemendHubUnreachable", {'kubemend_hub_connected{node="n1"}': OFF}, NODE),
     Trial("KubemendControllerDown", {'up{component="controller",pod="c-1"}': OFF}, {"component": "controller", **POD}),
     Trial(
-        "KubemendControllerPartNotReady",
+        "KubemendControllerComponentNotReady",
         {
             'kubemend_component_ready{component="controller",part="leader",pod="c-1"}': OFF,
             'kubemend_component_ready{component="controller",part="restarts",pod="c-1"}': OFF,  # one that stands by
@@ -123,7 +123,9 @@ TRIALS: Final = (
         {"reason": "NoProgress"},
     ),
     Trial(
-        "KubemendDefect", {'kubemend_contained_failures_total{pod="c-1",part="gang"}': GROWS}, {**POD, "part": "gang"}
+        "KubemendInternalError",
+        {'kubemend_contained_failures_total{pod="c-1",part="gang"}': GROWS},
+        {**POD, "part": "gang"},
     ),
     Trial("KubemendRoundsWithoutRecord", {'kubemend_rounds_begun_without_record_total{pod="c-1"}': GROWS}, POD),
     Trial(
