@@ -341,7 +341,7 @@ class StoredIds(Protocol):
 
 
 class Epochs(Protocol):
-    """Persist the highest epoch that this node accepted (``clients.journal.store.Store``). Raises HistoryError."""
+    """Persist the highest epoch that this node accepted (``clients.journal.store.Store``). Raises JournalError."""
 
     async def obeyed_epoch(self) -> int: ...
     async def obey(self, epoch: int, *, highest: int | None = None) -> None: ...

@@ -19,7 +19,7 @@ import structlog
 
 from kubemend.agent.actuator import cache_removal
 from kubemend.agent.actuator.cache_removal import Access, Bounds, Removed
-from kubemend.agent.clients.journal.store import HistoryError
+from kubemend.agent.clients.journal.store import JournalError
 from kubemend.agent.restart import cache
 from kubemend.common import contained
 from kubemend.common.contained import Part
@@ -66,7 +66,7 @@ class Emptying:
 
 
 class Documents(Protocol):
-    """Keep documents on disk (``agent.clients.journal.store.Store``). Raises HistoryError."""
+    """Keep documents on disk (``agent.clients.journal.store.Store``). Raises JournalError."""
 
     async def load(self, key: str) -> str | None: ...
     async def save(self, key: str, body: str) -> None: ...
@@ -183,7 +183,7 @@ class CacheCleaner:
         try:
             text = await self._documents.load(DOCUMENT)
             left = [cache.Volume(str(pods), str(path)) for pods, path in json.loads(text or "[]")]
-        except (HistoryError, ValueError, TypeError) as error:
+        except (JournalError, ValueError, TypeError) as error:
             log.warning("cache.remains_unknown", error=str(error))
             return
         for volume in left:
@@ -199,7 +199,7 @@ class CacheCleaner:
             known = sorted((volume.pods, volume.path) for volume in self._known)
             try:
                 await self._documents.save(DOCUMENT, json.dumps(known))
-            except HistoryError as error:
+            except JournalError as error:
                 log.warning("cache.remains_not_saved", error=str(error))
 
 

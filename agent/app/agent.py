@@ -14,7 +14,7 @@ from kubemend.agent.app.device_routes import DeviceRoutes
 from kubemend.agent.app.device_sources import DeviceSources
 from kubemend.agent.app.node_services import NodeServices, Resources
 from kubemend.agent.app.runtime_services import RuntimeServices
-from kubemend.agent.clients.journal.store import FILE, HistoryError, Store
+from kubemend.agent.clients.journal.store import FILE, JournalError, Store
 from kubemend.agent.clients.podresources.client import AllocationCache, PodResourcesClient
 from kubemend.agent.control import messages
 from kubemend.agent.health.catalog import catalog_file
@@ -33,14 +33,14 @@ log = structlog.get_logger(__name__)
 async def run(settings: Settings) -> None:
     """Run the agent until SIGTERM or SIGINT, which may arrive at any time.
 
-    Raises HistoryError, CatalogError or ListenError when it cannot start; an ExceptionGroup is an internal error.
+    Raises JournalError, CatalogError or ListenError when it cannot start; an ExceptionGroup is an internal error.
     Without its journal the agent cannot resume anything, so it first releases the containers that a previous agent
     has frozen.
     """
     try:
         with process.raised_priority():
             await _run(settings)
-    except HistoryError:
+    except JournalError:
         await last_resort.before_the_end(settings)
         raise
 

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from kubemend.agent.app.persisted_state import SourceState, StoredCursor, watched_since
-from kubemend.agent.clients.journal.store import HistoryError, Store
+from kubemend.agent.clients.journal.store import JournalError, Store
 from kubemend.agent.faults.finding_queue import FindingQueue
 from kubemend.agent.health.catalog.catalog import Catalog
 from kubemend.agent.health.gpu import gpu_inventory_state
@@ -99,13 +99,13 @@ class DeviceSources:
         parts: ComponentRegistry,
         queue: FindingQueue,
     ) -> Self:
-        """Create all sources. Raises HistoryError when the state saved by a previous agent cannot be read."""
+        """Create all sources. Raises JournalError when the state saved by a previous agent cannot be read."""
         source_state = SourceState(store)
         try:
             gpus = gpu_inventory_state.decode(await source_state.load(_GPUS), boot_id=boot_id)
             nics = nic_inventory_state.decode(await source_state.load(_NICS), boot_id=boot_id)
         except ValueError as error:
-            raise HistoryError(f"the stored device inventory cannot be read: {error}; remove the state file") from error
+            raise JournalError(f"the stored device inventory cannot be read: {error}; remove the state file") from error
         nvml = NvmlSource(
             emit=queue.submit,
             classify=catalog.classify,

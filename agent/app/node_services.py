@@ -95,7 +95,7 @@ class NodeServices:
 
     @classmethod
     async def of(cls, shared: Resources) -> Self:
-        """Create all services. Raises HistoryError when the state saved by a previous agent cannot be read."""
+        """Create all services. Raises JournalError when the state saved by a previous agent cannot be read."""
         queue = FindingQueue(metrics=shared.metrics)
         sources = await DeviceSources.of(
             shared.settings,

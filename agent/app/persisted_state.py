@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from kubemend.agent.clients.journal.store import HistoryError, Store
+from kubemend.agent.clients.journal.store import JournalError, Store
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.sources.kernel_log import Cursor
 from kubemend.common import aio
@@ -35,7 +35,7 @@ class SourceState:
         self._saved: dict[str, str] = {}
 
     async def load(self, name: str) -> str | None:
-        """Return the text stored under that name, None without one. Raises HistoryError."""
+        """Return the text stored under that name, None without one. Raises JournalError."""
         return await self._store.load(name)
 
     def keep(self, name: str, text: str) -> None:
@@ -54,7 +54,7 @@ class SourceState:
                 continue
             try:
                 await self._store.save(name, text)
-            except HistoryError as error:
+            except JournalError as error:
                 log.error("source_state.save_failed", name=name, error=str(error))
             else:
                 self._saved[name] = text
@@ -72,7 +72,7 @@ class StoredIds:
         try:
             text = await self._store.load(self._key)
             return frozenset(ContainerId(item) for item in json.loads(text)) if text is not None else frozenset()
-        except (HistoryError, ValueError, TypeError) as error:
+        except (JournalError, ValueError, TypeError) as error:
             log.warning("stored_ids.unreadable", key=self._key, error=repr(error))
             return frozenset()
 
@@ -80,14 +80,14 @@ class StoredIds:
         """Save the ids. A failure is logged: the set in memory remains valid."""
         try:
             await self._store.save(self._key, json.dumps(sorted(ids)))
-        except HistoryError as error:
+        except JournalError as error:
             log.error("stored_ids.save_failed", key=self._key, error=str(error))
 
 
 async def watched_since(store: Store, *, boot_id: str) -> float:
     """Return when an agent first ran on this boot, in seconds since boot; now, if this is the first.
 
-    Raises HistoryError.
+    Raises JournalError.
     """
     text = await store.load(_FIRST_START)
     known = json.loads(text) if text is not None else {}
@@ -138,7 +138,7 @@ class StoredCursor:
             return
         try:
             await self._store.save(_CURSOR, json.dumps(asdict(cursor)))
-        except HistoryError as error:
+        except JournalError as error:
             log.error("cursor.save_failed", error=str(error))
         else:
             self._saved = cursor

@@ -30,7 +30,7 @@ from kubemend.agent.clients.containerd.snapshots import SnapshotClient
 from kubemend.agent.clients.cri import client, discovery
 from kubemend.agent.clients.cri.connection_drain import ConnectionDrain
 from kubemend.agent.clients.cri.errors import CriError
-from kubemend.agent.clients.journal.store import HistoryError
+from kubemend.agent.clients.journal.store import JournalError
 from kubemend.agent.clients.launcher.client import LauncherClient
 from kubemend.agent.faults.exits import Ended, Exits, outside_reason
 from kubemend.agent.model.rounds import StepResult
@@ -434,6 +434,6 @@ async def _until_done(work: Callable[[], Awaitable[_T]], *, name: str) -> _T:
     while True:
         try:
             return await work()
-        except (CriError, HistoryError) as error:
+        except (CriError, JournalError) as error:
             log.warning("journal.replay_waits", what=name, error=str(error))
             await backoff.wait()

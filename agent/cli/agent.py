@@ -25,7 +25,7 @@ def agent(settings: Settings) -> None:
 
     with footprint.without_system_authorities(), footprint.without_collection():
         from kubemend.agent.app import agent as app
-    from kubemend.agent.clients.journal.store import HistoryError
+    from kubemend.agent.clients.journal.store import JournalError
     from kubemend.agent.health.catalog.catalog_file import CatalogError
     from kubemend.common import logs
     from kubemend.common.web import ListenError
@@ -33,6 +33,6 @@ def agent(settings: Settings) -> None:
     logs.configure(level=settings.log_level, log_format=settings.log_format)  # type: ignore[arg-type]
     try:
         asyncio.run(app.run(settings))
-    except (HistoryError, ListenError, CatalogError) as error:
+    except (JournalError, ListenError, CatalogError) as error:
         click.echo(f"kubemend agent: {error}", err=True)
         sys.exit(EXIT_CANNOT_START)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from kubemend.agent.clients.journal import codec
-from kubemend.agent.clients.journal.store import HistoryError, Store
+from kubemend.agent.clients.journal.store import JournalError, Store
 from kubemend.agent.health.catalog.catalog import EMPTY, Catalog
 from kubemend.agent.health.kmsg import record_key
 from kubemend.agent.health.state import fold, recurrence
@@ -52,7 +52,7 @@ class VerdictStore:
     async def load(self) -> None:
         """Load the verdicts of a previous agent. A reboot since then is evidence (``fold.after_reboot``).
 
-        Raises HistoryError if the state file cannot be read.
+        Raises JournalError if the state file cannot be read.
         """
         known, before = await self._store.load(_HEALTH), await self._store.load(_RECURRENCE)
         try:
@@ -61,7 +61,7 @@ class VerdictStore:
             if before is not None:
                 self._history = codec.recurrence_from_json(before)
         except (KeyError, ValueError, TypeError) as error:
-            raise HistoryError(f"cannot read the saved verdicts: {error!r}. Remove the state file.") from error
+            raise JournalError(f"cannot read the saved verdicts: {error!r}. Remove the state file.") from error
         self._saved = self._state, self._history
         self._folded_before = self._state.newest_key
 
@@ -158,7 +158,7 @@ class VerdictStore:
                 await self._store.save(_HEALTH, codec.health_to_json(state))
             if history is not saved_history:
                 await self._store.save(_RECURRENCE, codec.recurrence_to_json(history))
-        except HistoryError as error:
+        except JournalError as error:
             log.error("health.save_failed", error=str(error))
         else:
             self._saved = state, history

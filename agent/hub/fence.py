@@ -7,7 +7,7 @@ from typing import Final
 import structlog
 
 from kubemend.agent import ports
-from kubemend.agent.clients.journal.store import HistoryError
+from kubemend.agent.clients.journal.store import JournalError
 from kubemend.common import aio, epochs
 
 log = structlog.get_logger(__name__)
@@ -36,7 +36,7 @@ class Fence:
         while True:
             try:
                 stored = await self._store.obeyed_epoch()
-            except HistoryError as error:
+            except JournalError as error:
                 log.warning("hub.epoch_unreadable", error=str(error))
                 await backoff.wait()
             else:
@@ -67,6 +67,6 @@ class Fence:
             self._obeyed = epoch
             try:
                 await self._store.obey(epoch, highest=self._highest)
-            except HistoryError as error:
+            except JournalError as error:
                 log.error("hub.epoch_save_failed", epoch=epoch, error=str(error))
         return True

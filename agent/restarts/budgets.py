@@ -34,7 +34,7 @@ class Budgets:
         self._loaded = False
 
     async def load(self) -> None:
-        """Load the restarts of previous agents, once. Raises HistoryError: nothing may be decided then."""
+        """Load the restarts of previous agents, once. Raises JournalError: nothing may be decided then."""
         if self._loaded:
             return
         earlier = await self._store.begun_since(self._now() - COUNT_SECONDS)

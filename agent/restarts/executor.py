@@ -13,7 +13,7 @@ import structlog
 from kubemend.agent.actuator import device_health, progress, turns
 from kubemend.agent.actuator.device_release import GateSession
 from kubemend.agent.actuator.hold.hold_set import HoldSet
-from kubemend.agent.clients.journal.store import HistoryError, Store
+from kubemend.agent.clients.journal.store import JournalError, Store
 from kubemend.agent.devices import event_messages, pod_conditions
 from kubemend.agent.devices.suspicion import SuspicionTracker
 from kubemend.agent.metrics import Metrics
@@ -154,7 +154,7 @@ class RestartExecutor:
         old_pid: int | None = None,
         takes_over: Collection[str] = (),
     ) -> Outcome:
-        """Execute a plan through its verified end; return its outcome. Raises HistoryError before anything is done.
+        """Execute a plan through its verified end; return its outcome. Raises JournalError before anything is done.
 
         After a result that ``is_decided_again`` nothing was reported, and the intents stay open. Another strategy
         ``takes_over`` the intents; if there is none, the caller closes them.
@@ -402,12 +402,12 @@ class RestartExecutor:
         for intent in plan.entries:
             try:
                 await self._store.finish(intent.id, outcome=outcome.result.value, now=self._now())
-            except HistoryError as error:
+            except JournalError as error:
                 log.error("restart.not_closed", restart=intent.id, error=str(error))
                 self._unclosed[intent.id] = outcome.result.value
 
     async def _close_overdue(self) -> None:
-        """Close intents that a full disk has kept open: a later agent would replay them, too. Raises HistoryError.
+        """Close intents that a full disk has kept open: a later agent would replay them, too. Raises JournalError.
 
         Until there is another restart, a replay finds them done.
         """

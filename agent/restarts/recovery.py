@@ -13,7 +13,7 @@ import structlog
 
 from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.clients.cri.errors import CriError
-from kubemend.agent.clients.journal.store import HistoryError, Store, UnreadableIntent
+from kubemend.agent.clients.journal.store import JournalError, Store, UnreadableIntent
 from kubemend.agent.devices import event_messages, pod_conditions
 from kubemend.agent.model.conditions import Condition
 from kubemend.agent.model.outcomes import Outcome, Result
@@ -38,7 +38,7 @@ _API_TIMEOUT = 5.0
 """Seconds to wait for the API server's list of this node's pods before an orphan is taken for one of them."""
 
 
-_TRY_LATER = (cri_errors.RuntimeUnavailable, cri_errors.PermissionDenied, cri_errors.NotCri, HistoryError)
+_TRY_LATER = (cri_errors.RuntimeUnavailable, cri_errors.PermissionDenied, cri_errors.NotCri, JournalError)
 """Errors that concern every intent: the runtime or the disk cannot be used now. Others are about one intent."""
 
 _MAY_PASS = (cri_errors.DeadlineExceeded, cri_errors.ContainerBusy, cri_errors.NotFound, cri_errors.CallFailed)
@@ -112,7 +112,7 @@ class Recovery:
         A successor in CREATED next to a running container is dangerous, because kubelet would start a third. Such
         intents come first. Kubelet may still act, up to 1 s later, on what it saw while no agent ran. As after any
         restart, the replay therefore waits until kubelet agrees, and resolves a duplicate that kubelet starts. Raises
-        CriError or HistoryError once the other intents are concluded: try again, and start nothing new before that.
+        CriError or JournalError once the other intents are concluded: try again, and start nothing new before that.
         Pods whose intents are left to the background are locked when it returns.
         """
         for entry in await self._store.unreadable():
@@ -229,7 +229,7 @@ class Recovery:
         ``left`` then has the bytes that it needs.
 
         Each try is recorded beforehand, so that one that ends this process counts, too. After the last try the intent
-        is quarantined; each agent counts one. Raises CriError or HistoryError if the error concerns every intent.
+        is quarantined; each agent counts one. Raises CriError or JournalError if the error concerns every intent.
         """
         if not await self._store.replay_begins(intent.id):
             contained.given_up(Part.REPLAY)

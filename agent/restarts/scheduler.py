@@ -13,7 +13,7 @@ from kubemend.agent.actuator import progress, turns
 from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.actuator.next_names import NameAhead
 from kubemend.agent.clients.cri.errors import CriError
-from kubemend.agent.clients.journal.store import HistoryError, Store
+from kubemend.agent.clients.journal.store import JournalError, Store
 from kubemend.agent.devices.suspicion import SuspicionTracker
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.outcomes import Outcome, Result
@@ -182,7 +182,7 @@ class RestartScheduler:
         """Carry out a previous agent's restart by another strategy, because its own one has stepped down since.
 
         The intent leaves the journal when the other one's enters it. Return False if nothing is done, because the count
-        of the restart, which has the time and the device of its fault, is too old. Raises HistoryError.
+        of the restart, which has the time and the device of its fault, is too old. Raises JournalError.
         """
         if (stepped_down := await self.stepped_down([intent], outcome)) is None:
             return False
@@ -353,7 +353,7 @@ class RestartScheduler:
                 target = replace(target, launcher=launcher)
         except CriError as error:
             return admission.Decision(admission.Verb.POSTPONE, Reason.RUNTIME_UNAVAILABLE, str(error))
-        except HistoryError as error:
+        except JournalError as error:
             return admission.Decision(admission.Verb.POSTPONE, Reason.JOURNAL_UNAVAILABLE, str(error))
         if stepped_down is not None:
             stepped_down.counted.cancel()
@@ -468,7 +468,7 @@ class RestartScheduler:
                 old_pid=target.info.pid,
                 takes_over=request.stepped_down.intents if request.stepped_down is not None else (),
             )
-        except HistoryError as error:
+        except JournalError as error:
             return admission.Decision(admission.Verb.POSTPONE, Reason.JOURNAL_UNAVAILABLE, str(error))
         if outcome.result is Result.ALREADY_REPLACED:  # no container of the pod was touched
             await self._executor.close(plan, outcome)

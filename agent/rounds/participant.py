@@ -18,7 +18,7 @@ import structlog
 from kubemend.agent.actuator.hold.hold_set import Freezer
 from kubemend.agent.clients.cri.convert import Admit
 from kubemend.agent.clients.cri.errors import CriError
-from kubemend.agent.clients.journal.store import HistoryError, Store
+from kubemend.agent.clients.journal.store import JournalError, Store
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.outcomes import Outcome
 from kubemend.agent.model.rounds import Order, Record, StepResult
@@ -163,7 +163,7 @@ class RoundParticipant:
         """Resume the members of a previous agent; return the pods that are still held.
 
         Containers that are frozen without a record are thawed. A recorded hold lasts until the hub has had time to
-        renew it (``model.rounds.hold_ends_at``). Raises HistoryError: try again, and start nothing before that.
+        renew it (``model.rounds.hold_ends_at``). Raises JournalError: try again, and start nothing before that.
         """
         records = await self._store.records()
         newest = {record.pod.uid: record for record in sorted(records, key=lambda record: record.written_at)}
@@ -183,7 +183,7 @@ class RoundParticipant:
         return frozenset(member.pod.uid for member in self._resumed)
 
     async def _drop_unreadable_records(self) -> None:
-        """Report and delete records that cannot be read: their pods are no longer held. Raises HistoryError."""
+        """Report and delete records that cannot be read: their pods are no longer held. Raises JournalError."""
         unreadable = await self._store.unreadable_records()
         for each in unreadable:
             contained.given_up(Part.ROUND)
@@ -354,7 +354,7 @@ class RoundParticipant:
                 opened = [each for each in await self._store.unfinished() if each.target.pod.uid == member.pod.uid]
                 plan = await planning.plan_from_journal(self._dependencies, opened, admit=admit) if opened else None
                 break
-            except (CriError, HistoryError) as error:
+            except (CriError, JournalError) as error:
                 log.warning("round.not_resumed", pod=str(member.pod), error=str(error))
                 await backoff.wait()
         if plan is None:
@@ -368,7 +368,7 @@ class RoundParticipant:
     async def _hold_only(self, member: MemberSession) -> None:
         try:
             await self._store.note(member.record())
-        except HistoryError as error:
+        except JournalError as error:
             member.refuse(refuse(Reason.JOURNAL_UNAVAILABLE, str(error)))
             return
         await member.hold_only()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from kubemend.agent.clients.journal.store import HistoryError, Store
+from kubemend.agent.clients.journal.store import JournalError, Store
 from kubemend.agent.model.rounds import Record
 from kubemend.agent.model.workloads import PodUid
 from kubemend.common import aio, contained
@@ -84,10 +84,10 @@ class Records:
             notes, self._to_note = self._to_note, {}
             gone, self._gone = self._gone, set()
             try:
-                with contained.within(contained.Part.RECORD, f"{len(notes)} records", passing=(HistoryError,)):
+                with contained.within(contained.Part.RECORD, f"{len(notes)} records", passing=(JournalError,)):
                     await self._store.note(*notes.values(), gone=gone)
                 backoff.reset()
-            except HistoryError as error:
+            except JournalError as error:
                 log.error("round.write_failed", error=str(error))
                 kept = {key: record for key, record in notes.items() if key not in self._gone}
                 self._to_note = kept | self._to_note

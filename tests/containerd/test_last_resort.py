@@ -16,7 +16,7 @@ from kubemend.agent.app import agent as agent_app
 from kubemend.agent.app import last_resort, node_lock
 from kubemend.agent.app.last_resort import LastResort
 from kubemend.agent.clients.cri.client import CriClient
-from kubemend.agent.clients.journal.store import HistoryError
+from kubemend.agent.clients.journal.store import JournalError
 from kubemend.agent.model.workloads import ContainerSummary, PodView, RestartPolicy
 from kubemend.agent.settings import Settings
 from kubemend.agent.sources.processes import ProcFs
@@ -178,6 +178,6 @@ async def test_agent_without_readable_state_releases_frozen_containers(node: Rou
         )
         await freezer.freeze(running.id, mark=pod.ref.uid)
     await node.comes_to_stand(running.id)
-    with pytest.raises(HistoryError):
+    with pytest.raises(JournalError):
         await agent_app.run(settings)
     assert node.can_run(running.id)

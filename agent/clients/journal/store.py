@@ -56,7 +56,7 @@ COUNT_SECONDS = 24 * 3600.0
 _T = TypeVar("_T")
 
 
-class HistoryError(Exception):
+class JournalError(Exception):
     """The state file cannot be used; the text has the path and the hint. Nothing is restarted without it."""
 
 
@@ -88,16 +88,16 @@ class Store:
 
     @classmethod
     async def open(cls, path: Path) -> Self:
-        """Open or create the file. Raises HistoryError."""
-        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="history")
+        """Open or create the file. Raises JournalError."""
+        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
         try:
             connection = await asyncio.get_running_loop().run_in_executor(thread, _connect, path)
-        except HistoryError:
+        except JournalError:
             thread.shutdown(wait=False)
             raise
         except (sqlite3.Error, OSError) as error:
             thread.shutdown(wait=False)
-            raise HistoryError(
+            raise JournalError(
                 f"cannot use the state file {path}: {error}; make its directory writable for the agent (--state-dir)"
             ) from error
         return cls(connection=connection, thread=thread, path=path)
@@ -119,7 +119,7 @@ class Store:
 
         ``counted`` None: the count is derived from the intents, for no device. Restarts in ``instead_of`` no longer
         count. ``record`` is set if the restart is a member's part in a round. ``takes_over`` are the intents that it
-        closes, because their strategy has stepped down. Raises HistoryError (disk full, read-only): then nothing may be
+        closes, because their strategy has stepped down. Raises JournalError (disk full, read-only): then nothing may be
         done.
         """
         count = counted if counted is not None else _counted(begun)
@@ -146,7 +146,7 @@ class Store:
         await self._do(write)
 
     async def finish(self, intent_id: str, *, outcome: str, now: float) -> None:
-        """Close an intent. Losing this to a crash is harmless: a replay finds it done. Raises HistoryError."""
+        """Close an intent. Losing this to a crash is harmless: a replay finds it done. Raises JournalError."""
 
         def write(connection: sqlite3.Connection) -> None:
             _close(connection, intent_id, outcome=outcome, now=now)
@@ -161,7 +161,7 @@ class Store:
     async def replay_begins(self, intent_id: str) -> bool:
         """Record on disk that an intent is about to be replayed; return False if it was begun too often.
 
-        Raises HistoryError.
+        Raises JournalError.
         """
 
         def write(connection: sqlite3.Connection) -> bool:
@@ -174,7 +174,7 @@ class Store:
     async def replay_ended(self, intent_id: str, *, failed: bool) -> bool:
         """Record that this agent has survived the replay; return whether the replay has failed too often.
 
-        Raises HistoryError.
+        Raises JournalError.
         """
 
         def write(connection: sqlite3.Connection) -> bool:
@@ -186,7 +186,7 @@ class Store:
         return await self._do(write)
 
     async def quarantine(self, intent_id: str, *, reason: str, now: float) -> None:
-        """Close an intent that cannot be replayed. It is kept for a week, with ``reason``. Raises HistoryError."""
+        """Close an intent that cannot be replayed. It is kept for a week, with ``reason``. Raises JournalError."""
 
         def write(connection: sqlite3.Connection) -> None:
             connection.execute("INSERT OR IGNORE INTO replays (intent) VALUES (?)", (intent_id,))
@@ -198,14 +198,14 @@ class Store:
         await self._do(write)
 
     async def quarantined(self) -> frozenset[str]:
-        """Return the ids of the intents that are kept and not replayed. Raises HistoryError."""
+        """Return the ids of the intents that are kept and not replayed. Raises JournalError."""
         rows = await self._do(
             lambda connection: connection.execute("SELECT id FROM intents WHERE outcome = ?", (QUARANTINED,)).fetchall()
         )
         return frozenset(intent_id for (intent_id,) in rows)
 
     async def unfinished(self) -> tuple[intents.AnyIntent, ...]:
-        """Return the intents that were begun and never closed, oldest first. Raises HistoryError.
+        """Return the intents that were begun and never closed, oldest first. Raises JournalError.
 
         Those that cannot be parsed are left out: see ``unreadable``.
         """
@@ -213,7 +213,7 @@ class Store:
         return tuple(each for each in parsed if not isinstance(each, UnreadableIntent))
 
     async def unreadable(self) -> tuple[UnreadableIntent, ...]:
-        """Return the open intents that cannot be parsed. Raises HistoryError."""
+        """Return the open intents that cannot be parsed. Raises JournalError."""
         parsed = [_intent(*row) for row in await self._open()]
         return tuple(each for each in parsed if isinstance(each, UnreadableIntent))
 
@@ -225,7 +225,7 @@ class Store:
         )
 
     async def begun_since(self, moment: float) -> tuple[Begun, ...]:
-        """Return the restarts that were begun since a Unix time, oldest first. Raises HistoryError."""
+        """Return the restarts that were begun since a Unix time, oldest first. Raises JournalError."""
         rows = await self._do(
             lambda connection: connection.execute(
                 "SELECT pod_uid, containers, at, fault_at, device FROM begun WHERE at >= ? ORDER BY at", (moment,)
@@ -237,14 +237,14 @@ class Store:
                 for pod, names, at, fault_at, device in rows
             )
         except (ValueError, TypeError) as error:
-            raise HistoryError(
+            raise JournalError(
                 f"cannot read the restarts counted in {self._path}: {error!r}; remove the file"
             ) from error
 
     async def note(self, *records: rounds.Record, gone: Collection[tuple[str, PodUid]] = ()) -> None:
         """Store the state of members in rounds, replacing previous records.
 
-        Records in ``gone`` (by round and pod) are deleted. Raises HistoryError.
+        Records in ``gone`` (by round and pod) are deleted. Raises JournalError.
         """
 
         def write(connection: sqlite3.Connection) -> None:
@@ -255,7 +255,7 @@ class Store:
         await self._do(write)
 
     async def records(self) -> tuple[rounds.Record, ...]:
-        """Return the records of members in rounds. Raises HistoryError.
+        """Return the records of members in rounds. Raises JournalError.
 
         Those that cannot be parsed are left out: see ``unreadable_records``.
         """
@@ -263,7 +263,7 @@ class Store:
         return tuple(each for each in parsed if not isinstance(each, UnreadableRecord))
 
     async def unreadable_records(self) -> tuple[UnreadableRecord, ...]:
-        """Return the records that cannot be parsed. Raises HistoryError."""
+        """Return the records that cannot be parsed. Raises JournalError."""
         parsed = [_record(*row) for row in await self._records()]
         return tuple(each for each in parsed if isinstance(each, UnreadableRecord))
 
@@ -273,13 +273,13 @@ class Store:
         )
 
     async def obeyed_epoch(self) -> int:
-        """Return the highest epoch of a leader that was obeyed on this node, 0 at first. Raises HistoryError."""
+        """Return the highest epoch of a leader that was obeyed on this node, 0 at first. Raises JournalError."""
         return int(await self.load(_EPOCH) or 0)
 
     async def obey(self, epoch: int, *, highest: int | None = None) -> None:
         """Record that a leader of this epoch is obeyed. The epoch never decreases, unless it exceeds ``highest``.
 
-        Raises HistoryError.
+        Raises JournalError.
         """
         await self._do(
             lambda connection: connection.execute(
@@ -291,14 +291,14 @@ class Store:
         )
 
     async def load(self, key: str) -> str | None:
-        """Return a document, or None. Raises HistoryError."""
+        """Return a document, or None. Raises JournalError."""
         row = await self._do(
             lambda connection: connection.execute("SELECT body FROM documents WHERE key = ?", (key,)).fetchone()
         )
         return None if row is None else row[0]
 
     async def save(self, key: str, body: str) -> None:
-        """Write a document. Raises HistoryError."""
+        """Write a document. Raises JournalError."""
         await self._do(
             lambda connection: connection.execute(
                 "INSERT INTO documents (key, body) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET body = excluded.body",
@@ -310,7 +310,7 @@ class Store:
         try:
             return await self._transactions.run(work)
         except sqlite3.Error as error:
-            raise HistoryError(
+            raise JournalError(
                 f"cannot write the state file {self._path}: {error}; free disk space or fix --state-dir"
             ) from error
 
@@ -376,7 +376,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version not in (0, _SCHEMA_VERSION):
         connection.close()
-        raise HistoryError(
+        raise JournalError(
             f"cannot use the state file {path}: it has format {version}, this agent reads format {_SCHEMA_VERSION}; "
             "run the newer agent that wrote it, or remove the file, which loses the restart history and the verdicts"
         )

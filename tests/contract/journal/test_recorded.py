@@ -11,7 +11,7 @@ import pytest
 
 from kubemend.agent.clients.journal import codec
 from kubemend.agent.clients.journal import store as history
-from kubemend.agent.clients.journal.store import HistoryError, Store
+from kubemend.agent.clients.journal.store import JournalError, Store
 from tests.contract.journal import recording
 
 RECORDED = sorted(recording.DIRECTORY.glob("*.sql"))
@@ -80,7 +80,7 @@ async def test_state_of_a_later_release_is_refused_and_not_touched(tmp_path: Pat
     path = left(tmp_path / "state.db", RECORDED[-1])
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version = 2")
-    with pytest.raises(HistoryError, match="it has format 2, this agent reads format 1; run the newer") as refused:
+    with pytest.raises(JournalError, match="it has format 2, this agent reads format 1; run the newer") as refused:
         await Store.open(path)
     assert "\n" not in str(refused.value)
     with contextlib.closing(sqlite3.connect(path)) as connection:

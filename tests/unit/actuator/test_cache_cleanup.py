@@ -17,7 +17,7 @@ from kubemend.agent.actuator.cache_cleanup import DOCUMENT, CacheCleaner, CacheC
 from kubemend.agent.actuator.cache_removal import Removed
 from kubemend.agent.actuator.context import StartPreparation
 from kubemend.agent.actuator.swap import SwapActuator
-from kubemend.agent.clients.journal.store import HistoryError
+from kubemend.agent.clients.journal.store import JournalError
 from kubemend.agent.model import outcomes
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.cache import Place, Request, Volume
@@ -223,7 +223,7 @@ class Documents:
 
     async def save(self, key: str, body: str) -> None:
         if self.full:
-            raise HistoryError("the disk is full")
+            raise JournalError("the disk is full")
         self.kept[key] = body
 
     def volumes(self) -> list[list[str]]:

@@ -3,7 +3,7 @@
 import pytest
 
 from kubemend.agent.app.persisted_state import BEATING, EXITS_HANDLED, SourceState, StoredIds
-from kubemend.agent.clients.journal.store import HistoryError, Store
+from kubemend.agent.clients.journal.store import JournalError, Store
 from kubemend.agent.model.workloads import ContainerId
 
 
@@ -37,7 +37,7 @@ async def test_failed_write_is_retried(store: Store, monkeypatch: pytest.MonkeyP
 
     async def sometimes(key: str, value: str) -> None:
         if full:
-            raise HistoryError("disk full")
+            raise JournalError("disk full")
         await save(key, value)
 
     monkeypatch.setattr(store, "save", sometimes)

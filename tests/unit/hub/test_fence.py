@@ -2,7 +2,7 @@
 
 import pytest
 
-from kubemend.agent.clients.journal.store import HistoryError
+from kubemend.agent.clients.journal.store import JournalError
 from kubemend.agent.hub.fence import Fence
 from kubemend.common import epochs
 
@@ -22,7 +22,7 @@ class Kept:
 
     async def obey(self, epoch: int, *, highest: int | None = None) -> None:
         if self.broken:
-            raise HistoryError("no space left")
+            raise JournalError("no space left")
         self.epoch = max(epoch, self.epoch if highest is None or self.epoch <= highest else 0)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kubemend.agent.clients.journal import codec
-from kubemend.agent.clients.journal.store import HistoryError, Store
+from kubemend.agent.clients.journal.store import JournalError, Store
 from kubemend.agent.health.state import fold
 from kubemend.agent.model import rounds
 from kubemend.agent.model.actions import ActionClass
@@ -80,14 +80,14 @@ async def test_everything_survives_reopening(tmp_path: Path) -> None:
 
 async def test_same_intent_cannot_begin_twice(store: Store) -> None:
     await store.begin(builders.intent())
-    with pytest.raises(HistoryError):
+    with pytest.raises(JournalError):
         await store.begin(builders.intent())
     assert await store.begun_since(0.0) == (BEGUN,)  # the whole transaction was rolled back
 
 
 async def test_file_that_is_no_database_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "state.db").write_bytes(b"not a database, " * 100)
-    with pytest.raises(HistoryError, match="--state-dir"):
+    with pytest.raises(JournalError, match="--state-dir"):
         await Store.open(tmp_path / "state.db")
 
 
@@ -95,7 +95,7 @@ async def test_newer_format_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "state.db") as database:
         database.execute("PRAGMA user_version = 99")
     database.close()
-    with pytest.raises(HistoryError, match="format 99"):
+    with pytest.raises(JournalError, match="format 99"):
         await Store.open(tmp_path / "state.db")
 
 
@@ -177,7 +177,7 @@ async def test_intent_of_a_newer_agent_shows_its_target(store: Store) -> None:
 
 async def test_restart_of_several_containers_begins_atomically(store: Store) -> None:
     await store.begin(builders.intent(id="b"))
-    with pytest.raises(HistoryError):
+    with pytest.raises(JournalError):
         await store.begin(builders.intent(id="a"), builders.intent(id="b"))
     assert [intent.id for intent in await store.unfinished()] == ["b"]
 

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kubemend.agent.actuator import progress
-from kubemend.agent.clients.journal.store import HistoryError
+from kubemend.agent.clients.journal.store import JournalError
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import admission
 from kubemend.agent.restarts.recovery import Background, Recovery
@@ -119,7 +119,7 @@ async def test_background_replay_is_repeated_when_the_disk_can_be_used_again(
     async def fails_once(intent_id: str) -> bool:
         if not failed.is_set():
             failed.set()
-            raise HistoryError("the disk is full")
+            raise JournalError("the disk is full")
         return await begins(intent_id)
 
     monkeypatch.setattr(env.store, "replay_begins", fails_once)

@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kubemend.agent.actuator import progress
-from kubemend.agent.clients.journal.store import HistoryError
+from kubemend.agent.clients.journal.store import JournalError
 from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import ConditionStatus
@@ -411,7 +411,7 @@ async def test_entry_that_a_full_disk_keeps_open_is_closed_before_the_next_resta
     """Else an agent that resumes the next one for a round would take both for one restart."""
 
     async def is_full(*_: object, **__: object) -> None:
-        raise HistoryError("the disk is full")
+        raise JournalError("the disk is full")
 
     with monkeypatch.context() as patched:
         patched.setattr(env.store, "finish", is_full)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from kubemend.agent.clients.journal.store import HistoryError
+from kubemend.agent.clients.journal.store import JournalError
 from kubemend.agent.model.rounds import Order, Record, StepResult
 from kubemend.agent.model.workloads import PodRef, PodUid
 from kubemend.agent.rounds.round_records import Key, Records
@@ -33,7 +33,7 @@ class Disk:
         if not self.writing.is_set():
             self.writing.set()
             await self.fail.wait()
-            raise HistoryError("no space left")
+            raise JournalError("no space left")
         self.rows = {key: row for key, row in self.rows.items() if key not in gone}
         self.rows |= {each.key: each for each in records}
         self.written.set()
