@@ -24,9 +24,9 @@ class Freezer:
     refusal: str = ""
     frozen: dict[ContainerId, str] = field(default_factory=dict)
     ever: list[ContainerId] = field(default_factory=list)
-    let_go: dict[ContainerId, str] = field(default_factory=dict)
+    released: dict[ContainerId, str] = field(default_factory=dict)
     since_boot: Callable[[], float] = lambda: 0.0
-    let_go_at: dict[ContainerId, float] = field(default_factory=dict)
+    released_at: dict[ContainerId, float] = field(default_factory=dict)
     killed: list[ContainerId] = field(default_factory=list)
     waiting: set[ContainerId] = field(default_factory=set)
 
@@ -45,15 +45,15 @@ class Freezer:
         if self.refusal:
             raise HoldError(self.refusal)
         self.frozen[container_id] = mark
-        self.let_go.pop(container_id, None)
+        self.released.pop(container_id, None)
         self.ever.append(container_id)
         return 0.0 if armed is not None and await armed.engaged() else self.slip
 
     def thaw(self, container_id: ContainerId) -> bool:
         mark = self.frozen.pop(container_id, None)
         if mark is not None and self._runs(container_id):
-            self.let_go[container_id] = mark
-            self.let_go_at[container_id] = self.since_boot()
+            self.released[container_id] = mark
+            self.released_at[container_id] = self.since_boot()
         return self._runs(container_id)
 
     def kill(self, container_id: ContainerId) -> None:
@@ -65,8 +65,8 @@ class Freezer:
 
     async def take_over(self, *, keep: Mapping[str, float]) -> dict[str, dict[ContainerId, bool]]:
         found: dict[str, dict[ContainerId, bool]] = {}
-        for container_id, mark in self.let_go.items():
-            if self._runs(container_id) and self.let_go_at[container_id] >= keep.get(mark, 0.0):
+        for container_id, mark in self.released.items():
+            if self._runs(container_id) and self.released_at[container_id] >= keep.get(mark, 0.0):
                 found.setdefault(mark, {})[container_id] = False
         for container_id, mark in list(self.frozen.items()):
             found.setdefault(mark, {})[container_id] = True

@@ -87,7 +87,7 @@ def lingering(dev: node.DevNode, name: str) -> dict[str, Any]:
     return on_term(trainer.manifest(name, node=dev.name, restart_policy="Always"), ON_TERM_WAIT)
 
 
-def let_go(observer: Observer, seen: Seen) -> None:
+def released(observer: Observer, seen: Seen) -> None:
     (observer.volume(seen.uid) / "go").touch()
 
 
@@ -177,7 +177,7 @@ async def test_killed_command_does_not_stop_the_restart(
             child.signal(signal.SIGKILL)
             assert await child.wait(timeout=SECONDS) == -signal.SIGKILL
         assert (await observer.see("left-alone")).running == before.running
-        let_go(observer, before)
+        released(observer, before)
         await training.restarted(observer, "left-alone", before)
 
 
@@ -188,7 +188,7 @@ async def test_interrupted_command_reports_that_the_restart_continues(
         async with commands.following("interrupted", "ctrl-c", GRACE, until="begun") as child:
             child.signal(signal.SIGINT)
             assert await child.wait(timeout=SECONDS) == 130
-        let_go(observer, before)
+        released(observer, before)
         assert "the agent completes the restarts that it has accepted" in commands.log("interrupted").read_text()
         await training.restarted(observer, "ctrl-c", before)
 
@@ -203,7 +203,7 @@ async def test_second_command_follows_the_first(dev: node.DevNode, observer: Obs
             assert third.returncode == 0, third
             assert "joined    a restart is already in progress because request of uid 0 (mine)" in third.stdout
             assert "acted" not in third.stdout
-            let_go(observer, before)
+            released(observer, before)
             assert [await child.wait(timeout=SECONDS) for child in (first, second)] == [0, 0]
         assert "verified" in commands.log("second").read_text()
         await training.restarted(observer, "wanted", before)

@@ -29,7 +29,7 @@ async def test_a_gated_pod_goes_to_its_jobs_domain(env: JobSetEnv, leader: Leade
         )
         await env.until_jobs(1)
         await places.pod_of(env, "train-w-0")
-        await eventually.true(lambda: places.is_let_go(env, "train-w-0"))
+        await eventually.true(lambda: places.is_released(env, "train-w-0"))
         assert (await places.pod(env, "train-w-0"))["spec"]["nodeSelector"] == {topology: "a"}
 
 

@@ -173,8 +173,8 @@ async def test_without_a_hub_members_are_released_and_restarts_continue(
     async with Gang.on(cluster.nodes, "forsaken") as gang:
         fault = await fail_and_hold(product, gang)
         await product.kill_controller(1)
-        let_go = await gang.all_running(since=fault, count=len(ON_FIRST))
-        assert {life.member for life in let_go} == {gang.template.member(index) for index in ON_FIRST}
+        released = await gang.all_running(since=fault, count=len(ON_FIRST))
+        assert {life.member for life in released} == {gang.template.member(index) for index in ON_FIRST}
         await product.kill_agent(1)  # whether it would have read the round's message is a race of its connection
         await product.start_agent(1, with_hub=False)
         await gang.shown_running()

@@ -47,11 +47,11 @@ class Restarts:
     """Records requests, and keeps each open until the test releases it."""
 
     requests: "asyncio.Queue[Request]" = field(default_factory=asyncio.Queue)
-    let_go: asyncio.Event = field(default_factory=asyncio.Event)
+    released: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def submit(self, request: Request) -> None:
         self.requests.put_nowait(request)
-        await self.let_go.wait()
+        await self.released.wait()
 
 
 @dataclass(kw_only=True)
@@ -157,7 +157,7 @@ async def test_hang_repeated_while_handled_is_the_same(node: Node) -> None:
         node.hangs.hung(each)
     assert {(await node.request()).target.name for _ in range(2)} == {"trainer", "other"}
     assert node.restarts.requests.empty()
-    node.restarts.let_go.set()
+    node.restarts.released.set()
     await asyncio.sleep(0)
     async with asyncio.timeout(PATIENCE):
         while node.restarts.requests.empty():

@@ -39,7 +39,7 @@ async def pod(env: JobSetEnv, job: str) -> dict[str, Any]:
     return await env.api.get(f"{env.all_pods}/{job}-0")
 
 
-async def is_let_go(env: JobSetEnv, *jobs: str) -> bool:
+async def is_released(env: JobSetEnv, *jobs: str) -> bool:
     pods = [await pod(env, job) for job in jobs]
     return not any(each["spec"].get("schedulingGates") for each in pods)
 

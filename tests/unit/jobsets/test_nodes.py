@@ -18,7 +18,7 @@ async def test_each_job_gets_its_own_domain(env: JobSetEnv, leader: Leader) -> N
         await env.create(builders.jobset("train", annotations=places.EXCLUSIVE))
         for job in await env.until_jobs(2):
             await places.pod_of(env, job)
-        await eventually.true(lambda: places.is_let_go(env, "train-w-0", "train-w-1"))
+        await eventually.true(lambda: places.is_released(env, "train-w-0", "train-w-1"))
         racks = {
             (await places.pod(env, job))["spec"]["nodeSelector"][places.RACK] for job in ("train-w-0", "train-w-1")
         }
@@ -32,9 +32,9 @@ async def test_job_without_domain_waits_reports_and_gets_one_later(env: JobSetEn
         for job in await env.until_jobs(2):
             await places.pod_of(env, job)
         await env.until_event("AllHeld")
-        assert not await places.is_let_go(env, "train-w-0", "train-w-1")
+        assert not await places.is_released(env, "train-w-0", "train-w-1")
         await places.node(env, "node-b", rack="b")
-        await eventually.true(lambda: places.is_let_go(env, "train-w-0", "train-w-1"))
+        await eventually.true(lambda: places.is_released(env, "train-w-0", "train-w-1"))
 
 
 async def test_gated_pods_are_released_after_annotation_is_removed(env: JobSetEnv, leader: Leader) -> None:
@@ -48,7 +48,7 @@ async def test_gated_pods_are_released_after_annotation_is_removed(env: JobSetEn
         await env.until_event("NoDomain")
         for rack in "ab":
             await places.node(env, f"node-{rack}", rack=rack)
-        await eventually.true(lambda: places.is_let_go(env, "train-w-0", "train-w-1"))
+        await eventually.true(lambda: places.is_released(env, "train-w-0", "train-w-1"))
 
 
 async def test_many_jobs_waiting_for_one_reason_give_one_event(env: JobSetEnv, leader: Leader) -> None:
@@ -74,7 +74,7 @@ async def test_failed_release_of_pod_is_retried(env: JobSetEnv, leader: Leader) 
         await env.create(builders.jobset("train", builders.replicated(replicas=1), annotations=places.EXCLUSIVE))
         (job,) = await env.until_jobs(1)
         await places.pod_of(env, job)
-        await eventually.true(lambda: places.is_let_go(env, job))
+        await eventually.true(lambda: places.is_released(env, job))
 
 
 async def test_pods_and_nodes_are_not_watched_for_others(env: JobSetEnv, leader: Leader) -> None:

@@ -92,9 +92,9 @@ def test_two_of_a_name_never_run(data: st.DataObject) -> None:
     still = data.draw(st.sets(st.sampled_from(runs))) if runs else set()
     found = leftovers.dispositions(seen, still=still)
     free = [each for each in runs if each not in still]
-    let_go = [each for each, fate in found.items() if fate is Disposition.GOES_ON]
-    assert len(let_go) <= 1
-    assert not let_go or not free
+    released = [each for each, fate in found.items() if fate is Disposition.GOES_ON]
+    assert len(released) <= 1
+    assert not released or not free
     for each, fate in found.items():
         later = itertools.dropwhile(lambda other, this=each: other.id != this, seen)  # type: ignore[misc]
         assert fate is not Disposition.ENDS or any(other.state is RUNNING for other in [*later][1:])

@@ -650,7 +650,7 @@ async def test_of_two_of_one_name_only_one_is_released_however_late(env: RoundEn
     await env.start()
     await env.stands(StepPhase.SELF_RELEASED)
     assert (await env.pod.running())["trainer"] == [theirs]
-    assert len(env.freezer.let_go) == 2, "the successor was removed while frozen"
+    assert len(env.freezer.released) == 2, "the successor was removed while frozen"
 
 
 async def test_reboot_ends_all_holds(env: RoundEnv) -> None:
@@ -799,7 +799,7 @@ async def test_stale_record_of_earlier_round_holds_nothing(env: RoundEnv) -> Non
     await eventually.true(env.is_written_off)
     await env.die()
     await env.store.note(replace(record, order=order(round="default/gang-0"), written_at=record.written_at - 1.0))
-    env.freezer.let_go.clear()  # no mark is left either
+    env.freezer.released.clear()  # no mark is left either
     await env.start()
     assert env.held == frozenset()
     assert env.freezer.still() == set()

@@ -49,7 +49,7 @@ async def test_preemptive_hold_taken_over_by_round_never_runs(env: RoundEnv) -> 
     assert newest["logger"] != theirs
     env.rounds.release("default/gang-1", [])
     assert (await reported.next()).phase is StepPhase.RUNNING
-    assert theirs not in env.freezer.let_go
+    assert theirs not in env.freezer.released
 
 
 async def test_preemptive_hold_of_unstarted_container_is_taken_over(env: RoundEnv) -> None:
@@ -141,7 +141,7 @@ async def test_preemptive_hold_round_takes_over_all_failures(env: RoundEnv) -> N
     assert not env.freezer.still() & theirs
     env.rounds.release("default/gang-1", [])
     assert (await reported.next()).phase is StepPhase.RUNNING
-    assert not theirs & env.freezer.let_go.keys()
+    assert not theirs & env.freezer.released.keys()
 
 
 async def test_preemptive_hold_covers_second_failure_before_answer(env: RoundEnv) -> None:

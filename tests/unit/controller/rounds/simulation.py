@@ -135,7 +135,7 @@ class Simulation:
     deletions: list[Recreate] = field(default_factory=list)
     asked: dict[str, set[PodUid]] = field(default_factory=dict)
     generation: int = 1
-    let_go: set[PodUid] = field(default_factory=set)
+    freed: set[PodUid] = field(default_factory=set)
     excused: set[PodUid] = field(default_factory=set)
     faulty: set[PodUid] = field(default_factory=set)
     heard: set[PodUid] = field(default_factory=set)
@@ -237,7 +237,7 @@ class Simulation:
             self.deletions.append(effect)
         else:
             if isinstance(effect, Release | Abort):
-                self.let_go |= effect.pods
+                self.freed |= effect.pods
             self.to_agents.append((self.epoch, effect))
 
     # ---- the network ----
@@ -316,9 +316,9 @@ class Simulation:
         if pod.known is None:
             pod.known = Known(OrderKind.HOLD, self.now)
         if pod.known.phase in (StepPhase.STOPPING, StepPhase.STOPPED):
-            self._let_go(pod, "Aborted")
+            self._self_release(pod, "Aborted")
 
-    def _let_go(self, pod: Pod, reason: str) -> None:
+    def _self_release(self, pod: Pod, reason: str) -> None:
         assert pod.known is not None
         starts = pod.new is New.HELD or _waits_for_start(pod)
         pod.known.phase, pod.known.reason = StepPhase.SELF_RELEASED, reason
@@ -368,7 +368,7 @@ class Simulation:
             if waits and known is not None and self._agent_of(pod) and self.now - known.heard_at >= LIMITS.hold:
                 if known.order is OrderKind.RESTART and known.phase is StepPhase.STOPPING:
                     pod.old_runs, pod.new = False, New.HELD  # it finishes what it has begun
-                self._let_go(pod, "HoldTimeout")
+                self._self_release(pod, "HoldTimeout")
 
     def _tell_of(self, pod: Pod) -> None:
         known = pod.known

@@ -114,7 +114,7 @@ def test_new_containers_never_meet_old_ones_and_round_ends(chunk: int) -> None:
         assert outcome is not None, f"seed {seed}: the round has not ended"
         phases.add(outcome.phase)
         _nothing_is_kept(simulation, seed)
-        _what_was_let_go_is_reported(simulation, seed)
+        _freed_members_are_reported(simulation, seed)
         _done_is_done(simulation, seed)
         assert not simulation.dropped(), f"seed {seed}: {simulation.dropped()} are dropped"
     assert {Phase.DONE, Phase.FAILED} <= phases, "these schedules show too little"
@@ -190,7 +190,7 @@ def _nothing_is_kept(simulation: Simulation, seed: int) -> None:
     """Check that every hold at the end was released or aborted, or will expire because its agent was killed."""
     for pod in simulation.pods.values():
         if pod.new is New.HELD and simulation.epoch == 1:
-            assert pod.uid in simulation.let_go, f"seed {seed}: {pod.uid} is kept"
+            assert pod.uid in simulation.freed, f"seed {seed}: {pod.uid} is kept"
 
 
 def _done_is_done(simulation: Simulation, seed: int) -> None:
@@ -201,7 +201,7 @@ def _done_is_done(simulation: Simulation, seed: int) -> None:
         assert not left, f"seed {seed}: {left} still run as before"
 
 
-def _what_was_let_go_is_reported(simulation: Simulation, seed: int) -> None:
+def _freed_members_are_reported(simulation: Simulation, seed: int) -> None:
     outcome, final = simulation.outcome, simulation.final
     assert outcome is not None
     assert final is not None
