@@ -1,14 +1,29 @@
-"""Define the enums of the protocol between agents and hub, for both sides (coordination/v1). Pure.
+"""Define the enums of the protocol between agents and hub, and the identity of a pod, for both sides. Pure.
 
-A member has the same name as the value of protobuf's enum (``common.coordination_codes``). The members' values appear
-in journals, Restart objects, metrics and logs.
+A member of an enum has the same name as the value of protobuf's enum (``common.coordination_codes``). The members'
+values appear in journals, Restart objects, metrics and logs.
 """
 
 import enum
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NewType
 
 PROTOCOL: Final = 1
 """The version of the protocol that this release speaks."""
+
+PodUid = NewType("PodUid", str)
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class PodRef:
+    """A pod by name and identity. Two pods of the same name never share a UID."""
+
+    namespace: str
+    name: str
+    uid: PodUid
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
 
 
 class FaultKind(enum.Enum):

@@ -8,28 +8,17 @@ from typing import NewType
 
 from kubemend.agent.model.conditions import Condition
 from kubemend.agent.model.devices import DeviceId
-from kubemend.common import gangs
+from kubemend.common import coordination, gangs
 from kubemend.common.gangs import GangKey
 from kubemend.common.kube.changes import ChangeKind
 
-PodUid = NewType("PodUid", str)
+PodRef = coordination.PodRef
+PodUid = coordination.PodUid
 ContainerId = NewType("ContainerId", str)
 SandboxId = NewType("SandboxId", str)
 
 PHASES_OVER = frozenset({"Succeeded", "Failed"})
 """Pod phases in which no container runs or will run again."""
-
-
-@dataclass(frozen=True, order=True, slots=True)
-class PodRef:
-    """A pod by name and identity. Two pods of the same name never share a UID."""
-
-    namespace: str
-    name: str
-    uid: PodUid
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, order=True, slots=True)

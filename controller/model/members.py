@@ -6,22 +6,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NewType
 
+from kubemend.common import coordination
 from kubemend.common.gangs import GangKey
 
-PodUid = NewType("PodUid", str)
+PodRef = coordination.PodRef
+PodUid = coordination.PodUid
 NodeName = NewType("NodeName", str)
-
-
-@dataclass(frozen=True, order=True, slots=True)
-class PodRef:
-    """A pod by name and UID."""
-
-    namespace: str
-    name: str
-    uid: PodUid
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
 
 
 class PodPhase(enum.Enum):
