@@ -5,10 +5,11 @@ Each case is one call, allowed or refused; the text of a refusal identifies the 
 
 import asyncio
 import difflib
+import functools
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,8 @@ REFUSED = [case for case in CASES if case.refused]
 
 KIND = "kubemend.io/DevicesHealthy"
 TRY = "?dryRun=All"
+ONLY_PATCHES = "denied request: the controller creates and deletes no nodes, and does not write their status"
+RBAC = "rbac.authorization.k8s.io"
 NAMED = {"metadata": {"name": "x"}}
 POLICIES = paths.collection("validatingadmissionpolicies", group="admissionregistration.k8s.io")
 
@@ -182,8 +185,48 @@ async def test_every_rule_refuses_in_some_case(callers: Callers, administrator: 
     assert {policy["metadata"]["name"] for policy in policies} == {f"kubemend-{case.name}" for case in NEVER}
     for policy in policies:
         for rule in policy["spec"]["validations"]:
-            texts = [rule["message"]] if "message" in rule else re.findall(r"'([^']*)'", rule["messageExpression"])
-            assert any(shared(each, case.refused) > 15 for each in texts for case in REFUSED), texts
+            assert any(is_message(rule, refused) for refused in (ONLY_PATCHES, *(case.refused for case in REFUSED))), (
+                rule
+            )
+
+
+async def test_controller_that_was_given_rights_to_nodes_only_patches_them(
+    callers: Callers, administrator: client.KubeClient
+) -> None:
+    """Without these rights RBAC refuses the calls before the policy does."""
+    named = {"metadata": {"name": "test-nodes"}}
+    rule = {"apiGroups": [""], "resources": ["nodes", "nodes/status"], "verbs": ["create", "delete", "patch"]}
+    account = {"kind": "ServiceAccount", "namespace": "kubemend", "name": installation.CONTROLLER}
+    role = {"apiGroup": RBAC, "kind": "ClusterRole", **named["metadata"]}
+    await administrator.create(paths.collection("clusterroles", group=RBAC), {**named, "rules": [rule]})
+    binding = {**named, "roleRef": role, "subjects": [account]}
+    await administrator.create(paths.collection("clusterrolebindings", group=RBAC), binding)
+    api, node = callers["controller"], f"{paths.NODES}/{THERE}"
+    for call in (
+        lambda: api.create(f"{paths.NODES}{TRY}", NAMED),
+        lambda: api.delete(f"{node}{TRY}"),
+        lambda: api.patch(f"{node}/status{TRY}", {"status": {"phase": "Running"}}),
+    ):
+        await eventually.true(functools.partial(refused_with, call, ONLY_PATCHES))
+    await administrator.delete(f"{paths.collection('clusterrolebindings', group=RBAC)}/test-nodes")
+    await administrator.delete(f"{paths.collection('clusterroles', group=RBAC)}/test-nodes")
+    await eventually.true(functools.partial(refused_with, lambda: api.delete(f"{node}{TRY}"), "cannot delete"))
+
+
+async def refused_with(call: Callable[[], Awaitable[Any]], text: str) -> bool:
+    """Return whether a call is refused with this text."""
+    try:
+        await call()
+    except errors.ForbiddenError as error:
+        return text in str(error)
+    return False
+
+
+def is_message(rule: Mapping[str, Any], refused: str) -> bool:
+    """Return whether this text of a refusal is of the rule's message, or of its expression for one."""
+    if "message" in rule:
+        return refused.rpartition("denied request: ")[2] in rule["message"]
+    return any(shared(each, refused) > 15 for each in re.findall(r"'([^']*)'", rule["messageExpression"]))
 
 
 def shared(one: str, other: str) -> int:
