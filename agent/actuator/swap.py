@@ -175,9 +175,9 @@ class SwapStrategy:
     async def examine(self) -> None:
         """Compare a successor that waits with the old container, before anything is stopped or started for it.
 
-        One that is started on standby is compared meanwhile (``SwapCalls``), but for one that was made from a rebuilt
-        config: there a difference is likely enough not to start it. Also read the exit code of an old container that
-        may have ended for good.
+        One that is started on standby is compared while it starts (``SwapCalls``), but for one that was made from a
+        rebuilt config: there a difference is likely enough not to start it. Also read the exit code of an old container
+        that may have ended for good.
         """
         if self._old_exit is None and (self.calls.intent.completes or self._state.resolution is steps.Resolution.UNDO):
             await self._read_exit()

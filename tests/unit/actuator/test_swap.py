@@ -527,7 +527,7 @@ async def test_a_runtime_that_does_not_answer_for_a_while_is_asked_again_before_
 
 
 @BOTH_ORDERS
-async def test_a_successor_of_a_dead_container_that_is_removed_meanwhile_needs_no_proof(
+async def test_a_successor_of_a_dead_container_that_is_removed_during_the_comparison_needs_no_proof(
     cri_env: CriEnv, order: intents.SwapOrder
 ) -> None:
     intent = cri_env.intent(order=order)
