@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -35,6 +37,7 @@ _NAMESPACE = "default"
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
 _FREEZING_SLICE = 0.25  # seconds in a thread, which cannot be cancelled
+_MOST_FOLLOWED = 64
 
 
 @dataclass
@@ -73,6 +76,9 @@ class Witness:
         self._changed = asyncio.Event()
         self._cgroups: dict[ContainerId, Cgroup] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._followed: set[ContainerId] = set()
+        # Each container needs a thread of its own: one that waits for a thread may freeze and end in that time.
+        self._threads = ThreadPoolExecutor(max_workers=_MOST_FOLLOWED, thread_name_prefix="freezing")
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -88,6 +94,7 @@ class Witness:
             for task in witness._tasks:
                 task.cancel()
             await asyncio.gather(*witness._tasks, return_exceptions=True)
+            witness._threads.shutdown(wait=False)
 
     def turn_page(self) -> None:
         """Begin new timelines. Earlier freezes of containers that still live are forgotten."""
@@ -121,7 +128,8 @@ class Witness:
         A query after the kill of the agent comes too late for a container that the agent had frozen and was killing.
         """
         for view in itertools.chain.from_iterable(self.now(subject).running.values()):
-            if (group := await self._cgroup(view.id)) is not None:
+            if view.id not in self._followed and (group := await self._cgroup(view.id)) is not None:
+                self._followed.add(view.id)
                 task = asyncio.create_task(self._freezing(subject, view.id, group), name=f"freezing {view.id[:8]}")
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
@@ -162,9 +170,11 @@ class Witness:
         self._changed.clear()
 
     async def _freezing(self, subject: Subject, container: ContainerId, group: Cgroup) -> None:
-        while not await asyncio.to_thread(group.wait_frozen, timeout=_FREEZING_SLICE):
+        wait = functools.partial(_freezes, group)
+        while (freezes := await asyncio.get_running_loop().run_in_executor(self._threads, wait)) is None:
             pass
-        if group.frozen:  # else it has ended without freezing
+        self._followed.discard(container)
+        if freezes:
             self.stood_still(subject, container)
 
     async def _is_frozen(self, container: ContainerId) -> bool:
@@ -226,3 +236,8 @@ class Witness:
                 event = await events.get()
                 self._seen[event.pod.name].take(event)
                 self._changed.set()
+
+
+def _freezes(group: Cgroup) -> bool | None:
+    """Block until a container freezes, or ends without that; return which. None: neither so far."""
+    return group.frozen if group.wait_frozen(timeout=_FREEZING_SLICE) else None

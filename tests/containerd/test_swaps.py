@@ -165,13 +165,7 @@ async def test_a_volume_of_an_image_is_mounted_again(
     ],
 )
 async def test_a_successor_is_as_the_old_container(pods: Pods, swapper: Swapper, kind: dict[str, Any]) -> None:
-    running = await pods.run(
-        name="alike",
-        containers=[container("main", LOOP, **kind)],
-        volumes=[{"name": "data", "emptyDir": {}}],
-        securityContext={"fsGroup": 99, "supplementalGroups": [100, 101]},
-        annotations={"example.com/any": "value"},
-    )
+    running = await pods.run(name="alike", **kinds.pod(container("main", LOOP, **kind)))
     assert (await swapper.swap(running)).attempt == 1
 
 

@@ -39,13 +39,7 @@ async def cri(runtime: crio.Crio) -> "AsyncIterator[api_pb2_grpc.RuntimeServiceA
     ],
 )
 async def test_a_successor_is_as_the_old_container(pods: Pods, swapper: Swapper, kind: dict[str, Any]) -> None:
-    running = await pods.run(
-        name="alike",
-        containers=[container("main", LOOP, **kind)],
-        volumes=[{"name": "data", "emptyDir": {}}],
-        securityContext={"fsGroup": 99, "supplementalGroups": [100, 101]},
-        annotations={"example.com/any": "value"},
-    )
+    running = await pods.run(name="alike", **kinds.pod(container("main", LOOP, **kind)))
     outcome = await swapper.swap(running)
     assert outcome.result is Result.SWAPPED, outcome
     new = await swapper.cri.container_status(outcome.current["main"])

@@ -1,5 +1,6 @@
 """Containers of several kinds, for a comparison of a successor with the old one."""
 
+from collections.abc import Mapping
 from typing import Any
 
 SOME_CPU = {"limits": {"memory": "64Mi", "cpu": "1"}, "requests": {"memory": "32Mi", "cpu": "100m"}}
@@ -27,3 +28,13 @@ ONE_BY_ONE: dict[str, dict[str, Any]] = {
     "capabilities": {"securityContext": {"capabilities": {"add": ["CHOWN"], "drop": ["KILL"]}}},
     "terminal": {"tty": True, "stdin": True, "stdinOnce": True},
 }
+
+
+def pod(main: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the other fields of a pod that has a container of one of these kinds."""
+    return {
+        "containers": [main],
+        "volumes": [{"name": "data", "emptyDir": {}}],
+        "securityContext": {"fsGroup": 99, "supplementalGroups": [100, 101]},
+        "annotations": {"example.com/any": "value"},
+    }

@@ -145,3 +145,21 @@ async def test_a_container_that_freezes_and_dies_at_once_is_recorded(
     async with asyncio.timeout(DEADLINE):
         await task
     assert [life.stood_still for life in watched.witness.now(SUBJECT).lives] == [stood_still]
+
+
+async def test_a_container_is_followed_once_until_it_freezes(watched: Watched, tmp_path: Path) -> None:
+    """Each trial follows all containers that run; threads that wait for one container would delay others."""
+    view = builders.view("old")
+    await watched.happens(EventKind.STARTED, view, at=1.0)
+    watched.events.listed = (view,)
+    watched.witness._cgroups[view.id] = Cgroup(tmp_path)
+    (tmp_path / "cgroup.events").write_text("frozen 0\n")
+    (tmp_path / "cgroup.freeze").write_text("1")
+    for _ in range(3):
+        await watched.witness.follow_freezing(SUBJECT)
+    (task,) = (task for task in asyncio.all_tasks() if task.get_name().startswith("freezing"))
+    (tmp_path / "cgroup.events").write_text("frozen 1\n")
+    async with asyncio.timeout(DEADLINE):
+        await task
+    await watched.witness.follow_freezing(SUBJECT)
+    assert [task.get_name() for task in asyncio.all_tasks()].count(task.get_name()) == 1

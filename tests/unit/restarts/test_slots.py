@@ -247,21 +247,38 @@ async def test_turn_is_left_only_by_a_wait_that_lasts() -> None:
         assert slots.is_full("a")
 
 
+class Answer:
+    """What a call waits for: it is ``asked`` for, ``answered`` by the test, or ``given_up`` before."""
+
+    def __init__(self) -> None:
+        self.asked, self.answered, self.given_up = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def wait(self) -> None:
+        self.asked.set()
+        try:
+            await self.answered.wait()
+        except asyncio.CancelledError:
+            self.given_up.set()
+            raise
+
+    async def while_slots_are_free(self, slots: Slots) -> None:
+        """Wait for the call, take the only slot next to it, and answer."""
+        await self.asked.wait()
+        async with slots.turn(POD.namespace):
+            assert not self.given_up.is_set()
+        self.answered.set()
+
+
 @pytest.mark.parametrize("grace", ["5s", "0s"])
 async def test_slots_pod_that_is_slow_to_end_holds_no_slot(
     env: RestartEnv, monkeypatch: pytest.MonkeyPatch, grace: str
 ) -> None:
     monkeypatch.setattr(turns, "SLOW", 0.001)
-    stopping, given_up, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    end = Answer()
     stop: Callable[..., Awaitable[None]] = env.pod.cri_env.cri.stop_container
 
     async def slow_to_end(container_id: str, **_: float) -> None:
-        stopping.set()
-        try:
-            await ended.wait()
-        except asyncio.CancelledError:
-            given_up.set()
-            raise
+        await end.wait()
         await stop(container_id, grace=0)
 
     monkeypatch.setattr(env.pod.cri_env.cri, "stop_container", slow_to_end)
@@ -269,10 +286,7 @@ async def test_slots_pod_that_is_slow_to_end_holds_no_slot(
     restarts._slots = Slots(1)
     restart = asyncio.create_task(env.ask(**{"grace-period": grace}))
     async with asyncio.timeout(SECONDS):
-        await stopping.wait()
-        async with restarts._slots.turn(POD.namespace):
-            assert not given_up.is_set()
-        ended.set()
+        await end.while_slots_are_free(restarts._slots)
         condition = await restart
     assert condition.message.endswith("; verified")
     assert not restarts._slots.is_full(POD.namespace)
@@ -282,11 +296,10 @@ async def test_slots_pod_with_unanswered_owner_query_holds_no_slot(
     env: RestartEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turns, "SLOW", 0.001)
-    asked, answered = asyncio.Event(), asyncio.Event()
+    owner = Answer()
 
     async def slow(*_: object, **__: object) -> OwnerFacts:
-        asked.set()
-        await answered.wait()
+        await owner.wait()
         return OwnerFacts()
 
     monkeypatch.setattr(env.dependencies.owners, "facts", slow)
@@ -294,10 +307,7 @@ async def test_slots_pod_with_unanswered_owner_query_holds_no_slot(
     restarts._slots = Slots(1)
     restart = asyncio.create_task(env.ask())
     async with asyncio.timeout(SECONDS):
-        await asked.wait()
-        async with restarts._slots.turn(POD.namespace):
-            pass
-        answered.set()
+        await owner.while_slots_are_free(restarts._slots)
         condition = await restart
     assert condition.message.endswith("; verified")
 
@@ -311,20 +321,15 @@ async def test_slots_restart_that_waits_for_others_holds_no_slot(
     env: RestartEnv, monkeypatch: pytest.MonkeyPatch, holder: object, name: str
 ) -> None:
     """The pod decides how long its hooks and its devices take."""
-    asked, given_up, answered = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    other = Answer()
     wait: Callable[..., Awaitable[Any]] = getattr(holder, name)
 
     async def slow(*arguments: Any, **named: Any) -> Any:
-        asked.set()
-        try:
-            await answered.wait()
-        except asyncio.CancelledError:
-            given_up.set()
-            raise
+        await other.wait()
         return await wait(*arguments, **named)
 
     async def is_open(_: DeviceWaits) -> bool:
-        return name != "wait_for_change" or answered.is_set()
+        return name != "wait_for_change" or other.answered.is_set()
 
     monkeypatch.setattr(holder, name, slow)
     monkeypatch.setattr(DeviceWaits, "is_open", is_open)
@@ -334,10 +339,7 @@ async def test_slots_restart_that_waits_for_others_holds_no_slot(
     restarts._slots = Slots(1)
     restart = asyncio.create_task(env.ask())
     async with asyncio.timeout(SECONDS):
-        await asked.wait()
-        async with restarts._slots.turn(POD.namespace):
-            assert not given_up.is_set()
-        answered.set()
+        await other.while_slots_are_free(restarts._slots)
         await restart
     assert not restarts._slots.is_full(POD.namespace)
 
