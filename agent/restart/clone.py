@@ -57,13 +57,15 @@ class Successor:
 
     ``log_path`` is relative to the sandbox's log directory, as in CRI. ``config`` still mounts the old container's
     termination-message file; ``termination_log`` is the file to create instead, or None if kubelet mounted none: see
-    ``with_own_termination_log``.
+    ``with_own_termination_log``. ``is_copy``: only what identifies the container was changed; neither the resources of
+    a resize in place nor an image that is a volume, which the runtime looks up again.
     """
 
     config: api_pb2.ContainerConfig
     restart_count: int
     log_path: str
     termination_log: host_files.TerminationLog | None
+    is_copy: bool = False
 
     @property
     def termination_path(self) -> str | None:
@@ -128,11 +130,14 @@ def successor(
     clone.log_path = str(PurePosixPath(clone.log_path).parent / f"{count}.log")
     _set_env(clone, RESTART_COUNT_ENV, str(count))
     _set_env(clone, RESTART_REASON_ENV, intent.reason)
+    asked = api_pb2.LinuxContainerResources()
+    asked.CopyFrom(clone.linux.resources)
     if resources is not None:
         _take_over(clone.linux.resources, present=resources)
     _unresolve_images(clone)
     if live_cpuset and clone.linux.resources.cpuset_cpus:
         clone.linux.resources.cpuset_cpus = live_cpuset
+    has_images = any(mount.HasField("image") for mount in clone.mounts)
     if obstacles := refusals(clone):
         raise CloneRefusedError(CloneRefusal.NOT_CREATABLE, "; ".join(obstacles))
     return Successor(
@@ -140,6 +145,7 @@ def successor(
         restart_count=count,
         log_path=clone.log_path,
         termination_log=_termination_log(clone, intent=intent),
+        is_copy=not (has_images or _are_changed(asked, clone.linux.resources)),
     )
 
 
@@ -224,6 +230,17 @@ def _take_over(made: api_pb2.LinuxContainerResources, *, present: api_pb2.LinuxC
     if present.unified:
         made.ClearField("unified")
     made.MergeFrom(present)
+
+
+def _are_changed(asked: api_pb2.LinuxContainerResources, present: api_pb2.LinuxContainerResources) -> bool:
+    """Return whether other resources were requested. Without a limit of swap, containerd shows the memory limit."""
+    expected = api_pb2.LinuxContainerResources()
+    expected.CopyFrom(asked)
+    expected.memory_swap_limit_in_bytes = asked.memory_swap_limit_in_bytes or present.memory_limit_in_bytes
+    shown = api_pb2.LinuxContainerResources()
+    shown.CopyFrom(present)
+    shown.memory_swap_limit_in_bytes = present.memory_swap_limit_in_bytes or present.memory_limit_in_bytes
+    return expected != shown
 
 
 _Config = TypeVar("_Config", api_pb2.ContainerConfig, api_pb2.PodSandboxConfig)

@@ -42,6 +42,11 @@ class SuccessorSpec:
     is_rebuilt: bool = False
 
     @property
+    def needs_proof(self) -> bool:
+        """Return whether the successor is compared with the old container: its config is more than a copy."""
+        return self.is_rebuilt or not self.successor.is_copy
+
+    @property
     def log_file(self) -> Path:
         """The successor's log on the host."""
         return Path(host_files.log_file(self.sandbox_config.log_directory, self.successor.log_path))

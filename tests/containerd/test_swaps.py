@@ -5,6 +5,7 @@ In each the successor's OCI spec is the old container's but for what must differ
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,17 @@ class Swapper:
         self._swaps = swaps
 
     async def swap(self, running: RunningPod) -> ContainerStatus:
-        """Return the successor, once it runs."""
+        """Return the successor, once it runs. It is compared with the old container even if its config is a copy."""
         intent, successor_spec = await self._swaps.prepared(running, order=intents.SwapOrder.STOP_FIRST)
+        successor_spec = replace(successor_spec, successor=replace(successor_spec.successor, is_copy=False))
         outcome = await SwapActuator(self._swaps.tools()).carry_out(intent, successor_spec=successor_spec)
         assert outcome.result is Result.SWAPPED, outcome
         return await self.cri.container_status(outcome.current["main"])
+
+    async def copies(self, running: RunningPod) -> bool:
+        """Return whether the successor's config would be a plain copy."""
+        _, successor_spec = await self._swaps.prepared(running, order=intents.SwapOrder.STOP_FIRST)
+        return successor_spec.successor.is_copy
 
     async def swap_with_loss(
         self, running: RunningPod, *, lose: Callable[[api_pb2.ContainerConfig], None], order: intents.SwapOrder
@@ -167,6 +174,19 @@ async def test_a_volume_of_an_image_is_mounted_again(
 async def test_a_successor_is_as_the_old_container(pods: Pods, swapper: Swapper, kind: dict[str, Any]) -> None:
     running = await pods.run(name="alike", **kinds.pod(container("main", LOOP, **kind)))
     assert (await swapper.swap(running)).attempt == 1
+
+
+async def test_a_config_is_a_plain_copy_until_it_is_resized(
+    pods: Pods, cri: "api_pb2_grpc.RuntimeServiceAsyncStub", swapper: Swapper
+) -> None:
+    """The runtime shows the same resources that it was asked for, so that most swaps need no comparison."""
+    main = container("main", LOOP, resources=kinds.SOME_CPU)
+    running = await pods.run(name="copy", containers=[main])
+    assert await swapper.copies(running)
+    resize = api_pb2.LinuxContainerResources(memory_limit_in_bytes=256 * MIB)
+    request = api_pb2.UpdateContainerResourcesRequest(container_id=running.containers["main"], linux=resize)
+    await cri.UpdateContainerResources(request)
+    assert not await swapper.copies(running)
 
 
 def lose_volume(config: api_pb2.ContainerConfig) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,11 @@ class CriEnv:
             sandbox_config=await self.cri.sandbox_config(self.sandbox_id),
             **changes,
         )
+
+    async def resized_spec(self, intent: intents.Intent, **changes: Any) -> SuccessorSpec:
+        """Return the spec of a successor whose config is more than a copy, so that it is compared with the old one."""
+        made = await self.successor_spec(intent, **changes)
+        return replace(made, successor=replace(made.successor, is_copy=False))
 
     async def containers(self) -> tuple[ContainerSummary, ...]:
         return await self.cri.list_containers(pod_uid=POD.uid, name=TARGET.name)

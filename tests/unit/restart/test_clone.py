@@ -195,6 +195,18 @@ def test_resize_in_place_is_kept() -> None:
     assert made == wanted
 
 
+def test_config_is_a_copy_unless_resources_or_images_were_replaced() -> None:
+    asked = successor().config.linux.resources
+    assert successor(resources=asked).is_copy
+    assert not successor(resources=api_pb2.LinuxContainerResources(cpu_shares=asked.cpu_shares + 1)).is_copy
+    assert not successor(CONFIG | {"linux": {"resources": {"cpuset_cpus": "0"}}}, live_cpuset="0-1").is_copy
+    assert not successor(CONFIG | {"mounts": [IMAGE_MOUNT]}).is_copy
+    limited = CONFIG | {"linux": {"resources": {"memory_limit_in_bytes": 64}}}
+    for shown, swap, is_copy in ((64, 64, True), (64, 0, True), (64, 128, False), (128, 128, False)):
+        present = api_pb2.LinuxContainerResources(memory_limit_in_bytes=shown, memory_swap_limit_in_bytes=swap)
+        assert successor(limited, resources=present).is_copy is is_copy
+
+
 def test_unreported_resources_stay_as_requested() -> None:
     asked = successor().config.linux.resources
     assert successor(resources=None).config.linux.resources == asked

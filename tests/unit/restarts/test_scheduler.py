@@ -119,7 +119,9 @@ async def test_a_rebuilt_config_whose_spec_differs_is_taken_back_before_anything
     assert await env.store.unfinished() == ()
 
 
-async def test_a_copied_config_whose_spec_differs_is_taken_back(env: RestartEnv) -> None:
+async def test_a_resized_config_whose_spec_differs_is_taken_back(env: RestartEnv) -> None:
+    old = env.pod.cri_env.server.runtime.containers[env.pod.old["trainer"]]
+    old.resized = api_pb2.LinuxContainerResources(cpu_quota=200000, memory_limit_in_bytes=256)
     env.pod.cri_env.server.runtime.behaviour.spec_of_new = {"cwd": "/elsewhere"}
     condition = await env.ask()
     assert " by reset " in condition.message
