@@ -29,9 +29,9 @@ class Check:
 
 
 def one_running(
-    seen: Iterable[ContainerSummary], *, expected: Mapping[str, ContainerId], awaited: frozenset[str] = frozenset()
+    seen: Iterable[ContainerSummary], *, expected: Mapping[str, ContainerId], pending: frozenset[str] = frozenset()
 ) -> Check:
-    """Check that of each name exactly one container runs, the current one; ``awaited`` names have none yet."""
+    """Check that of each name exactly one container runs, the current one; ``pending`` names have none yet."""
     running: dict[str, list[ContainerId]] = {}
     for view in seen:
         if view.state is ContainerState.RUNNING:
@@ -41,11 +41,11 @@ def one_running(
         for name, container in sorted(expected.items())
         if running.get(name) != [container]
     ]
-    return _judge("one-running", wrong=wrong, awaited=awaited)
+    return _judge("one-running", wrong=wrong, pending=pending)
 
 
 def kubelet_agrees(
-    pod: PodView | None, *, expected: Mapping[str, ContainerId], awaited: frozenset[str] = frozenset()
+    pod: PodView | None, *, expected: Mapping[str, ContainerId], pending: frozenset[str] = frozenset()
 ) -> Check:
     """Check that kubelet's status shows the current containers, and those that do not end by themselves as running.
 
@@ -62,7 +62,7 @@ def kubelet_agrees(
             wrong.append(f"kubelet reports {shown or 'no container'} for {name}")
         elif spec.role is not ContainerRole.INIT and not spec.running:
             wrong.append(f"kubelet does not report {name} as running")
-    return _judge("kubelet-agrees", wrong=wrong, awaited=awaited)
+    return _judge("kubelet-agrees", wrong=wrong, pending=pending)
 
 
 def devices_answer(wanted: frozenset[str] | None, *, answering: frozenset[str] | None) -> Check:
@@ -86,9 +86,9 @@ def failed(checks: Iterable[Check]) -> tuple[Check, ...]:
     return tuple(check for check in checks if check.state is CheckState.FAILED)
 
 
-def _judge(name: str, *, wrong: list[str], awaited: frozenset[str]) -> Check:
+def _judge(name: str, *, wrong: list[str], pending: frozenset[str]) -> Check:
     if wrong:
         return Check(name, CheckState.FAILED, "; ".join(wrong))
-    if awaited:
-        return Check(name, CheckState.UNKNOWN, f"kubelet has not started {', '.join(sorted(awaited))} yet")
+    if pending:
+        return Check(name, CheckState.UNKNOWN, f"kubelet has not started {', '.join(sorted(pending))} yet")
     return Check(name, CheckState.PASSED)

@@ -167,7 +167,7 @@ class RestartScheduler:
         await self._executor.close(plan, outcome)
 
     async def stepped_down(self, begun: Sequence[intents.AnyIntent], outcome: Outcome) -> SteppedDown | None:
-        """Return what another strategy takes over of a restart that a previous agent has begun. Raises HistoryError.
+        """Return the part of a previous agent's restart that another strategy takes over. Raises JournalError.
 
         None if the restart no longer counts, or if its strategy has not stepped down.
         """

@@ -83,7 +83,7 @@ class RestartVerifier:
         """Query the API server before this check fails: the last update from one that hangs proves nothing."""
 
         def check(pod: PodView | None) -> Check:
-            return verification.kubelet_agrees(pod, expected=outcome.current, awaited=pending)
+            return verification.kubelet_agrees(pod, expected=outcome.current, pending=pending)
 
         cached = check(self._dependencies.pods.pods().get(plan.target.pod.uid))
         if cached.state is not CheckState.FAILED:
@@ -95,7 +95,7 @@ class RestartVerifier:
             seen = await self._dependencies.runtime.list_containers(pod_uid=plan.target.pod.uid)
         except CriError as error:
             return Check("one-running", CheckState.UNKNOWN, str(error))
-        return verification.one_running(seen, expected=plan.must_run(outcome), awaited=pending)
+        return verification.one_running(seen, expected=plan.must_run(outcome), pending=pending)
 
     async def _kubelet_agrees_first(
         self, plan: RestartPlan, outcome: Outcome, *, changes: "asyncio.Queue[ContainerEvent]", timeout: float

@@ -14,7 +14,7 @@ from kubemend.common import contained
 
 
 class OverError(Exception):
-    """The end of a loop that would go on for ever."""
+    """Ends a loop of the product that has no end of its own."""
 
 
 def broken(*_: Any, **__: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What one container does to the last resort harms no other: all that can be let go are let go."""
+"""The last resort releases the other containers although it cannot release one of them."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
