@@ -20,10 +20,11 @@ from kubemend.controller.coordinator.gang_worker import FaultAnswerMessage, Gang
 from kubemend.controller.coordinator.single_pods import SinglePods
 from kubemend.controller.coordinator.stragglers import Stragglers
 from kubemend.controller.decisions.facts import Decision, Kind, Reason
+from kubemend.controller.gangs import members
 from kubemend.controller.hub.ports import Session
 from kubemend.controller.leader.election import Term
 from kubemend.controller.model.faults import FaultKey
-from kubemend.controller.model.members import NodeChange, NodeName, PodRef, PodUid
+from kubemend.controller.model.members import Member, NodeChange, NodeName, PodRef, PodUid
 from kubemend.controller.model.rounds import PodGone, StepResult
 from kubemend.controller.restarts.objects import Restart
 from kubemend.controller.restarts.pod_replacer import Outcome
@@ -81,6 +82,7 @@ class GangCoordinator:
                 aio.spawn_eternal(tasks, self._tidy(), name="tidy")
                 aio.spawn_eternal(tasks, gc_schedule.collect(is_busy=self._is_busy), name="garbage")
                 others = await self._resume_previous()
+                self._restore_left_out()
                 self.ready.set()
                 tasks.create_task(self._resume_others(others), name="rounds that can wait")
                 while True:
@@ -93,6 +95,16 @@ class GangCoordinator:
                 worker.drop()
             while not self._spawned.empty():
                 self._spawned.get_nowait()[0].close()
+
+    def _restore_left_out(self) -> None:
+        """Have Jobs count the pods again that a previous leader marked and did not delete."""
+        of_gang = self._dependencies.members.of_gang
+        for member in [each for gang in self._dependencies.members.gangs() for each in of_gang(gang).values()]:
+            self._restore_if_left_out(member)
+
+    def _restore_if_left_out(self, member: Member) -> None:
+        if member.left_out and members.bar(member, namespaces=self._dependencies.policy.namespaces) is None:
+            self._dependencies.pod_replacer.restore(member.pod)
 
     def connected(self, session: Session) -> None:
         """Do nothing: the Hello that follows at once has the details."""
@@ -299,6 +311,7 @@ class GangCoordinator:
         return worker.runner if worker is not None else None
 
     def _member_changed(self, change: MemberChange) -> None:
+        self._restore_if_left_out(change.member)
         worker = self._workers.get(change.member.gang)
         if worker is None:
             return

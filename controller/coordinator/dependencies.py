@@ -17,7 +17,7 @@ from kubemend.controller.hub import ports
 from kubemend.controller.jobset.spec.model import Refusal
 from kubemend.controller.metrics import Metrics
 from kubemend.controller.model.faults import Cause
-from kubemend.controller.model.members import Member, NodeName, Owner, PodUid
+from kubemend.controller.model.members import Member, NodeName, Owner, PodRef, PodUid
 from kubemend.controller.model.rounds import Recreate, RoundRef
 from kubemend.controller.restarts.events import ObjectRef
 from kubemend.controller.restarts.objects import NewRound, Restart
@@ -113,6 +113,7 @@ class PodReplacer(Protocol):
 
     async def run(self) -> None: ...
     def recreate(self, wanted: Recreate) -> None: ...
+    def restore(self, pod: PodRef) -> None: ...
 
 
 class EventRecorder(Protocol):

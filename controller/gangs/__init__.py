@@ -1,1 +1,1 @@
-"""Gangs from pods: members, options, budget, stragglers. Pure."""
+"""Gangs from pods: members, options, budget, stragglers, and what their Jobs count. Pure."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from kubemend.common import exit_codes, gangs, targets
 from kubemend.common.kube import timestamps
+from kubemend.controller.gangs import job_accounting
 from kubemend.controller.model.members import Member, NodeName, Owner, PodPhase, PodRef, PodUid
 
 PREFIX: Final = "kubemend.io/"
@@ -93,6 +94,7 @@ def _member(pod: Mapping[str, Any], gang: gangs.GangKey) -> Member:
         created_at=_created_at(meta.get("creationTimestamp")),
         targets=_targets(spec, meta.get("annotations") or {}),
         gang_uid=_gang_uid(gang, labels, owner),
+        left_out=job_accounting.is_left_out(pod),
     )
 
 

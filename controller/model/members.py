@@ -43,7 +43,8 @@ class Member:
     API server's clock, whole seconds; 0 if it is not known. ``targets`` are the containers to restart
     (``common.targets``); none if that is not known. ``gang_uid`` is the UID of the object that the gang is named after
     (its JobSet or Job; if only a label forms the gang, the pod's controller): another object of the same name is
-    another gang. Empty if it is not known.
+    another gang. Empty if it is not known. ``left_out``: its Job would not count its end
+    (``controller.gangs.job_accounting.is_left_out``).
     """
 
     pod: PodRef
@@ -58,6 +59,7 @@ class Member:
     created_at: float = 0.0
     targets: frozenset[str] = frozenset()
     gang_uid: str = ""
+    left_out: bool = False
 
     @property
     def is_over(self) -> bool:

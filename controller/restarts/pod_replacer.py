@@ -1,4 +1,4 @@
-"""Replace pods: mark each, so that its Job does not count it as a failure, and then delete it.
+"""Replace pods: mark each, keep its Job from counting it as failed, and then delete it.
 
 By name and UID, so a replacement of the same name is never touched. The pod's owner creates the new one.
 """
@@ -14,6 +14,7 @@ import structlog
 
 from kubemend.common import aio, conditions, contained
 from kubemend.common.kube import client, errors, paths, timestamps
+from kubemend.controller.gangs import job_accounting
 from kubemend.controller.model.members import PodRef, PodUid
 from kubemend.controller.model.rounds import Recreate
 
@@ -34,10 +35,11 @@ class Outcome(enum.Enum):
 
 @dataclass(slots=True)
 class _Request:
-    """A pod to replace, and when that was last requested (loop time)."""
+    """A pod to replace, when that was last requested (loop time), and whether it was carried out or refused."""
 
     wanted: Recreate
     requested_at: float
+    is_done: bool = False
 
 
 class PodReplacer:
@@ -71,6 +73,7 @@ class PodReplacer:
         self._stale = stale
         self._keep = keep
         self._wanted: dict[PodUid, _Request] = {}
+        self._left_out: dict[PodUid, PodRef] = {}  # pods without their Job's finalizer that may still run
         self._active: set[PodUid] = set()
         self._queue: asyncio.Queue[PodUid] = asyncio.Queue()
 
@@ -86,6 +89,19 @@ class PodReplacer:
             before.requested_at = now
             return
         self._wanted[uid] = _Request(wanted, now)
+        self._enqueue(uid)
+
+    def restore(self, pod: PodRef) -> None:
+        """Queue a pod that its Job would not count (``job_accounting.is_left_out``) to get its Job's finalizer back.
+
+        Does not block, and has no effect for a pod that is being replaced. A leader that ends between the two steps of
+        a replacement leaves such a pod behind.
+        """
+        if pod.uid not in self._wanted and pod.uid not in self._active:
+            self._left_out[pod.uid] = pod
+            self._enqueue(pod.uid)
+
+    def _enqueue(self, uid: PodUid) -> None:
         if uid not in self._active:
             self._active.add(uid)
             self._queue.put_nowait(uid)
@@ -103,6 +119,7 @@ class PodReplacer:
                     group.create_task(self._converge(uid), name=f"recreation of {uid}")
         finally:
             self._wanted.clear()
+            self._left_out.clear()
             self._active.clear()
             self._queue = asyncio.Queue()
 
@@ -111,13 +128,17 @@ class PodReplacer:
             await self._carry_out(uid)
         if work.failed:
             self.forget(uid)  # its round asks again
+        with contained.within(contained.Part.RECREATION, uid):
+            await self._give_back(uid)
+        self._left_out.pop(uid, None)
         self._active.discard(uid)
+        if (request := self._wanted.get(uid)) is not None and not request.is_done:
+            self._enqueue(uid)
 
     async def _carry_out(self, uid: PodUid) -> None:
         backoff = self._backoff()
         loop = asyncio.get_running_loop()
-        done: _Request | None = None
-        while (request := self._wanted.get(uid)) is not None and request is not done:
+        while (request := self._wanted.get(uid)) is not None and not request.is_done:
             wanted = request.wanted
             if loop.time() - request.requested_at > self._stale:
                 log.info("recreation.dropped", pod=str(wanted.pod), reason="its round no longer asks for it")
@@ -132,7 +153,7 @@ class PodReplacer:
                 continue
             except errors.KubeError as error:
                 outcome, reason = Outcome.REFUSED, str(error)
-            done = request
+            request.is_done = True
             loop.call_later(self._keep, self._expire, uid, request)
             log.info("recreation", pod=str(wanted.pod), outcome=outcome.value, reason=wanted.reason, detail=reason)
             self._on_outcome(wanted.pod, outcome, reason)
@@ -145,26 +166,75 @@ class PodReplacer:
     async def _replace(self, wanted: Recreate) -> tuple[Outcome, str]:
         pod, path = wanted.pod, paths.pod(wanted.pod.namespace, wanted.pod.name)
         try:
-            await self._api.patch_status(path, _marks(wanted, now=self._clock()))
+            left_out_at = await self._leave_out(path, wanted)
+            await self._api.patch_status(path, _marks(wanted, now=self._clock(), left_out_at=left_out_at))
             await self._api.delete(path, options=_options(wanted))
         except errors.NotFoundError:
-            return Outcome.GONE, "the API server does not have the pod"
+            return self._gone(pod, "the API server does not have the pod")
         # the answer to a wrong UID is 409 for a deletion, 422 for a patch
         except (errors.ConflictError, errors.InvalidError):
             if await client.get_by_uid(self._api, path, uid=pod.uid) is None:
-                return Outcome.GONE, "the pod was deleted or replaced"
+                return self._gone(pod, "the pod was deleted or replaced")
             raise
+        self._left_out.pop(pod.uid, None)
         return Outcome.DELETED, wanted.message
 
+    def _gone(self, pod: PodRef, detail: str) -> tuple[Outcome, str]:
+        self._left_out.pop(pod.uid, None)
+        return Outcome.GONE, detail
 
-def _marks(wanted: Recreate, *, now: float) -> dict[str, Any]:
+    async def _leave_out(self, path: str, wanted: Recreate) -> str | None:
+        """Return the pod's resource version if its Job need not count it as failed; None if it must, or may have to."""
+        pod = await client.get_by_uid(self._api, path, uid=wanted.pod.uid)
+        name = job_accounting.counting_job(pod) if pod is not None else None
+        if pod is None or name is None:
+            return None
+        try:
+            job = await self._api.get(paths.one("jobs", name, namespace=wanted.pod.namespace, group="batch"))
+        except errors.ApiUnavailableError:
+            raise
+        except errors.KubeError as error:
+            log.warning("recreation.counted", pod=str(wanted.pod), job=name, error=str(error))
+            return None
+        if not job_accounting.may_leave_out(job, marks=_types(wanted)):
+            return None
+        self._left_out[wanted.pod.uid] = wanted.pod
+        return str(pod["metadata"]["resourceVersion"])
+
+    async def _give_back(self, uid: PodUid) -> None:
+        """Give a pod its Job's finalizer back if it was not deleted after all: the Job must count its end."""
+        backoff = self._backoff()
+        while (pod := self._left_out.get(uid)) is not None:
+            body = {"metadata": {"uid": uid, "finalizers": [job_accounting.FINALIZER]}}
+            try:
+                await self._api.patch_status(paths.pod(pod.namespace, pod.name), body)
+            except (errors.ApiUnavailableError, errors.ConflictError) as error:
+                log.warning("recreation.delayed", pod=str(pod), error=str(error))
+                await backoff.wait()
+                continue
+            except errors.KubeError as error:  # it is gone, or being deleted
+                log.info("recreation.not_restored", pod=str(pod), error=str(error))
+            return
+
+
+def _types(wanted: Recreate) -> list[str]:
+    return [conditions.DISRUPTION_TARGET, *([conditions.DEVICE_FAILURE] if wanted.device_failure else [])]
+
+
+def _marks(wanted: Recreate, *, now: float, left_out_at: str | None) -> dict[str, Any]:
     """Return the patch with the reason for the deletion; the pod's UID is a precondition.
+
+    ``left_out_at`` is the pod's resource version, another precondition, if its Job must not count it: a pod that has
+    succeeded since then must be counted.
 
     No kubelet reports the failure of a pod that is deleted by force, and a Job with ``podReplacementPolicy: Failed``
     would never replace it. Source: the pod garbage collector (``MarkPodAsFailedAndDeletePod``), which writes the same,
     some time later.
     """
-    types = [conditions.DISRUPTION_TARGET, *([conditions.DEVICE_FAILURE] if wanted.device_failure else [])]
+    leave_out = {
+        "resourceVersion": left_out_at,
+        "$deleteFromPrimitiveList/finalizers": [job_accounting.FINALIZER],
+    }
     common = {
         "status": "True",
         "reason": wanted.reason,
@@ -172,10 +242,10 @@ def _marks(wanted: Recreate, *, now: float) -> dict[str, Any]:
         "lastTransitionTime": timestamps.rfc3339(now),
     }
     return {
-        "metadata": {"uid": wanted.pod.uid},
+        "metadata": {"uid": wanted.pod.uid, **(leave_out if left_out_at is not None else {})},
         "status": {
             **({"phase": "Failed"} if wanted.force else {}),
-            "conditions": [{"type": each, **common} for each in types],
+            "conditions": [{"type": each, **common} for each in _types(wanted)],
         },
     }
 

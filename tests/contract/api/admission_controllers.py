@@ -38,6 +38,11 @@ ONLY_ITS_TAINT: Final = "kubemend-controller-nodes' denied request: the controll
 OF_A_JOBSET: Final = "denied request: the controller may change only {} whose controlling owner is a JobSet"
 NO_RIGHT: Final = 'User "system:serviceaccount:kubemend:kubemend-controller" cannot {} resource "{}"'
 
+NO_OTHER_METADATA: Final = "no labels, annotations, owners or finalizers of pods, except for the Job's finalizer"
+ONLY_OF_A_JOB: Final = "the Job's finalizer only of a Job's pods with the condition DisruptionTarget"
+TRACKING: Final = "batch.kubernetes.io/job-tracking"
+UNTRACK: Final = "$deleteFromPrimitiveList/finalizers"
+
 REACHES: Final = "with access to their node"
 APP_ARMOR: Final = "container.apparmor.security.beta.kubernetes.io"
 
@@ -61,6 +66,9 @@ CASES = (
     Case("marks a pod for its device", "controller", status("asked", condition("kubemend.io/DeviceFailure"))),
     Case("marks a pod of a dead node", "controller",
          status("asked", {**condition("DisruptionTarget"), "phase": "Failed"})),
+    Case("keeps a Job from counting a pod", "controller",
+         status("tracked", condition("DisruptionTarget"), **{UNTRACK: [TRACKING]})),
+    Case("has a Job count a pod again", "controller", status("marked", {}, finalizers=[TRACKING])),
     Case("deletes a pod that opted in", "controller", deleted("asked")),
     Case("deletes a pod of a namespace that opted in", "controller",
          lambda api, scene: api.delete(paths.pod("opted-in", "owned"), options={"gracePeriodSeconds": 1})),
@@ -87,7 +95,14 @@ CASES = (
     Case("a pod has succeeded", "controller",
          status("asked", {**condition("DisruptionTarget"), "phase": "Succeeded"}), NOTHING_BUT),
     Case("a pod's labels by its status", "controller", status("asked", {}, labels={"app": "db"}),
-         "no labels, annotations, finalizers or owners of pods"),
+         NO_OTHER_METADATA),
+    Case("a Job's finalizer without the reason", "controller", status("tracked", {}, **{UNTRACK: [TRACKING]}),
+         ONLY_OF_A_JOB),
+    Case("a Job's finalizer of another's pod", "controller",
+         status("asked", condition("DisruptionTarget"), finalizers=[TRACKING]), ONLY_OF_A_JOB),
+    Case("another finalizer", "controller",
+         status("tracked", condition("DisruptionTarget"), **{UNTRACK: [TRACKING, "example.com/wait"]}),
+         NO_OTHER_METADATA),
     Case("a pod that did not opt in", "controller", deleted("owned"), NOT_OPTED_IN),
     Case("marks a pod that did not opt in", "controller", status("owned", condition("DisruptionTarget")), NOT_OPTED_IN),
     Case("a pod that no controller recreates", "controller", deleted("alone"), "that a controller owns and recreates"),

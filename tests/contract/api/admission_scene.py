@@ -6,11 +6,13 @@ from typing import Any
 from kubemend.common.kube import client, errors, paths
 from kubemend.controller.jobset.spec import model
 from tests.contract.api import installation, jobsets, objects
-from tests.contract.api.admission_calls import HERE, THERE, Json, Scene, job, owned
+from tests.contract.api.admission_calls import HERE, THERE, Json, Scene, condition, job, owned
 
 OPTED_IN = {"kubemend.io/restart": "InPlace"}
 GATES = [{"name": "kubemend.io/exclusive-placement"}, {"name": "quota.example.com/q"}]
 REPLICA_SET = owned("rs", kind="ReplicaSet", api_version="apps/v1")
+A_JOB = owned("train", kind="Job", api_version="batch/v1")
+TRACKING = "batch.kubernetes.io/job-tracking"
 JOBSET_KIND = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet"}
 
 
@@ -22,6 +24,7 @@ async def built(administrator: client.KubeClient) -> Scene:
         await administrator.create(found.of("pods"), pod)
     conditions = [objects.condition(kind) for kind in ("Ready", "kubemend.io/DevicesHealthy")]
     await administrator.patch_status(found.pod("reported"), {"status": {"conditions": conditions}})
+    await administrator.patch_status(found.pod("marked"), {"status": condition("DisruptionTarget")})
     await administrator.delete(found.pod("ending"))
     for name, owner in (("of-a-jobset", owned()), ("somebodys", {})):
         await administrator.create(found.of("jobs", "batch"), job(name, **owner))
@@ -49,6 +52,8 @@ def pods() -> tuple[Json, ...]:
         objects.pod("ending", node=HERE),
         objects.pod("asked", node=THERE, annotations=OPTED_IN, **REPLICA_SET),
         objects.pod("owned", node=THERE, **REPLICA_SET),
+        objects.pod("tracked", node=THERE, annotations=OPTED_IN, finalizers=[TRACKING, "example.com/wait"], **A_JOB),
+        objects.pod("marked", node=THERE, annotations=OPTED_IN, **A_JOB),
         objects.pod("alone", node=THERE, annotations=OPTED_IN),
         {**waiting, "spec": {**waiting["spec"], "schedulingGates": GATES}},
     )

@@ -26,7 +26,7 @@ class JobEnv:
         self.api = api
         self.namespace = namespace
         self._jobs = paths.collection("jobs", namespace=namespace, group="batch")
-        self._pods = paths.collection("pods", namespace=namespace)
+        self.pods_path = paths.collection("pods", namespace=namespace)
 
     async def create(self, *, count: int = 3, restart_policy: str = "Never", **spec: Any) -> Json:
         """Create it, with ``indexes`` indexes."""
@@ -53,7 +53,7 @@ class JobEnv:
 
     async def pods(self) -> list[Json]:
         """Return all existing pods, by name."""
-        found = await self.api.list(self._pods)
+        found = await self.api.list(self.pods_path)
         return sorted(found.items, key=lambda each: str(each["metadata"]["name"]))
 
     async def live(self) -> dict[int, Json]:
@@ -106,7 +106,7 @@ class JobEnv:
         await self.patch_status(pod, {"conditions": [reported]})
 
     async def patch_status(self, pod: Json, status: Mapping[str, Any]) -> None:
-        await self.api.patch_status(f"{self._pods}/{pod['metadata']['name']}", {"status": dict(status)})
+        await self.api.patch_status(f"{self.pods_path}/{pod['metadata']['name']}", {"status": dict(status)})
 
     async def end(self, pod: Json) -> None:
         """Finish the deletion of a pod, as kubelet does."""
@@ -116,10 +116,10 @@ class JobEnv:
 
     async def remove(self, pod: Json, *, grace: int | None = 0) -> None:
         options = {} if grace is None else {"gracePeriodSeconds": grace}
-        await self.api.delete(f"{self._pods}/{pod['metadata']['name']}", options=options)
+        await self.api.delete(f"{self.pods_path}/{pod['metadata']['name']}", options=options)
 
     async def pod(self, pod: Json) -> Json:
-        return await self.api.get(f"{self._pods}/{pod['metadata']['name']}")
+        return await self.api.get(f"{self.pods_path}/{pod['metadata']['name']}")
 
 
 def index(pod: Json) -> int:

@@ -16,7 +16,7 @@ from kubemend.controller.coordinator.coordinator import GangCoordinator
 from kubemend.controller.coordinator.dependencies import Dependencies, Policy, steady_clock
 from kubemend.controller.leader.election import Term
 from kubemend.controller.metrics import Metrics
-from kubemend.controller.model.members import Member, NodeChange, NodeName, NodeView, PodUid
+from kubemend.controller.model.members import Member, NodeChange, NodeName, NodeView, PodRef, PodUid
 from kubemend.controller.model.rounds import Recreate, RoundRef
 from kubemend.controller.restarts.events import ObjectRef
 from kubemend.controller.restarts.objects import NewRound, Restart, RestartSpec
@@ -199,15 +199,19 @@ class RestartsHere(Synced):
 
 @dataclass
 class Replaced:
-    """Pods to replace."""
+    """Pods to replace, and pods that their Jobs must count again."""
 
     wanted: list[Recreate] = field(default_factory=list)
+    restored: list[str] = field(default_factory=list)
 
     async def run(self) -> None:
         await asyncio.Event().wait()
 
     def recreate(self, wanted: Recreate) -> None:
         self.wanted.append(wanted)
+
+    def restore(self, pod: PodRef) -> None:
+        self.restored.append(pod.name)
 
 
 @dataclass

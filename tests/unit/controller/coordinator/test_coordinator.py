@@ -240,6 +240,16 @@ async def test_new_leader_resumes_round_from_object_and_hellos() -> None:
         assert env.restarts.statuses[round_id]["phase"] == "Done"
 
 
+async def test_pods_that_jobs_would_not_count_are_restored_at_start_and_later() -> None:
+    left_out = builders.member(0, left_out=True)
+    others = builders.member(1, left_out=True, annotations={}), builders.member(2)
+    env = CoordinatorEnv([left_out, *others])
+    async with env.leading():
+        assert env.replaced.restored == [left_out.pod.name]
+        env.members.appears(builders.member(2, left_out=True))
+        assert env.replaced.restored == [left_out.pod.name, others[1].pod.name]
+
+
 async def test_invalid_round_fails_and_leader_continues() -> None:
     env = CoordinatorEnv(builders.gang(SIZE))
     async with env.leading() as coordinator:

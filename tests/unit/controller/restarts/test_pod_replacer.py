@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from kubemend.common import aio
-from kubemend.common.kube import client
+from kubemend.common.kube import client, paths
+from kubemend.controller.gangs import job_accounting
 from kubemend.controller.model.members import PodRef, PodUid
 from kubemend.controller.model.rounds import Recreate
 from kubemend.controller.restarts import pod_replacer
@@ -42,6 +43,25 @@ class Env:
         )
         pod = PodRef(self.namespace, "a", PodUid(made["metadata"]["uid"]))
         self.wanted = Recreate(pod, reason="NodeLost", message="n is not ready")
+
+    async def belongs_to_a_job(self, *, exists: bool = True) -> None:
+        """Have a Job control the pod, and count its end."""
+        uid = "none"
+        if exists:
+            template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}
+            jobs = paths.collection("jobs", namespace=self.namespace, group="batch")
+            job = await self.api.create(jobs, {"metadata": {"name": "train"}, "spec": {"template": template}})
+            uid = str(job["metadata"]["uid"])
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": uid, "controller": True}
+        metadata = {"ownerReferences": [owner], "finalizers": [job_accounting.FINALIZER]}
+        await self.api.patch(f"{self.pods}/a", {"metadata": metadata})
+
+    async def is_tracked(self) -> bool:
+        pod = await self.api.get(f"{self.pods}/a")
+        return job_accounting.FINALIZER in (pod["metadata"].get("finalizers") or ())
+
+    async def is_not_tracked(self) -> bool:
+        return not await self.is_tracked()
 
     async def next(self) -> Outcome:
         async with asyncio.timeout(60):
@@ -82,6 +102,36 @@ async def test_refused_request_is_retried_if_repeated(tenant: Tenant) -> None:
                 env.pod_replacer.recreate(env.wanted)
                 await asyncio.sleep(0.01)
         assert await env.next() is Outcome.DELETED
+
+
+async def test_pod_whose_deletion_is_refused_gets_its_jobs_finalizer_back(tenant: Tenant) -> None:
+    async with running(tenant) as env:
+        await env.belongs_to_a_job()
+        env.faults.fail_next(1, status=403, method="DELETE")
+        env.pod_replacer.recreate(env.wanted)
+        assert await env.next() is Outcome.REFUSED
+        await eventually.true(env.is_tracked)
+
+
+async def test_pod_that_is_no_longer_to_be_deleted_gets_its_jobs_finalizer_back(tenant: Tenant) -> None:
+    async with running(tenant, stale=1.0) as env:
+        await env.belongs_to_a_job()
+        env.faults.fail_next(10_000, status=500, method="DELETE")
+        env.pod_replacer.recreate(env.wanted)
+        await eventually.true(env.is_not_tracked)
+        await eventually.true(env.is_tracked)
+        env.faults.rules.clear()
+        env.pod_replacer.recreate(env.wanted)
+        assert await env.next() is Outcome.DELETED
+        assert await env.is_not_tracked()
+
+
+async def test_job_that_cannot_be_read_counts_the_pod(tenant: Tenant) -> None:
+    async with running(tenant) as env:
+        await env.belongs_to_a_job(exists=False)
+        env.pod_replacer.recreate(env.wanted)
+        assert await env.next() is Outcome.DELETED
+        assert await env.is_tracked()
 
 
 async def test_completed_request_is_forgotten(tenant: Tenant) -> None:

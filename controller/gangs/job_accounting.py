@@ -1,0 +1,73 @@
+"""Decide whether a Job counts a pod that kubemend replaces as failed. Pure.
+
+The Job controller counts each pod that has ended and still has its finalizer. Before it creates the next pod it waits
+10 s after the Job's first failed pod, and twice as long after each further one, up to ten minutes
+(``pkg/controller/job/backoff_utils.go``): for as long as the Job exists, and also after pods that its
+``podFailurePolicy`` ignores. Without the finalizer a pod counts neither for that nor for ``backoffLimit``
+(``getValidPodsWithFilter`` in ``job_controller.go``), and its replacement is created at once.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from kubemend.common import conditions
+
+FINALIZER: Final = "batch.kubernetes.io/job-tracking"
+"""The Job controller's, on each pod whose end it has not counted yet."""
+
+_JOB_CONTROLLER: Final = (None, "kubernetes.io/job-controller")
+"""``spec.managedBy`` of Jobs that the Job controller reconciles (KEP-4368)."""
+_ENDED: Final = ("Succeeded", "Failed")
+
+
+def counting_job(pod: Mapping[str, Any]) -> str | None:
+    """Return the name of the Job that will count a pod's end; None if none will, or if the pod has ended by itself."""
+    if FINALIZER not in (pod["metadata"].get("finalizers") or ()) or pod["status"].get("phase") in _ENDED:
+        return None
+    return job_of(pod["metadata"])
+
+
+def job_of(metadata: Mapping[str, Any]) -> str | None:
+    """Return the name of the Job that controls a pod; None if another object does, or none."""
+    for owner in metadata.get("ownerReferences") or ():
+        if owner.get("controller"):
+            is_job = owner["kind"] == "Job" and owner["apiVersion"].startswith("batch/")
+            return str(owner["name"]) if is_job else None
+    return None
+
+
+def may_leave_out(job: Mapping[str, Any], *, marks: Collection[str]) -> bool:
+    """Return whether a Job need not count a pod that is replaced with these conditions (types) as failed.
+
+    A rule of its ``podFailurePolicy`` for one of them decides: the first that matches, as for the Job controller. Rules
+    for exit codes are about programs that end by themselves.
+    """
+    spec = job.get("spec") or {}
+    if spec.get("managedBy") not in _JOB_CONTROLLER:
+        return False
+    for rule in (spec.get("podFailurePolicy") or {}).get("rules") or ():
+        if any(_matches(pattern, marks) for pattern in rule.get("onPodConditions") or ()):
+            return bool(rule["action"] == "Ignore")
+    return True
+
+
+def is_left_out(pod: Mapping[str, Any]) -> bool:
+    """Return whether a pod may still run, and its Job would not count its end: it was to be replaced.
+
+    Its Job would run the index of such a pod again after it has succeeded.
+    """
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    return (
+        job_of(metadata) is not None
+        and FINALIZER not in (metadata.get("finalizers") or ())
+        and not metadata.get("deletionTimestamp")
+        and status.get("phase") not in _ENDED
+        and any(
+            each.get("type") == conditions.DISRUPTION_TARGET and each.get("status") == "True"
+            for each in status.get("conditions") or ()
+        )
+    )
+
+
+def _matches(pattern: Mapping[str, Any], marks: Collection[str]) -> bool:
+    return pattern.get("type") in marks and pattern.get("status", "True") == "True"

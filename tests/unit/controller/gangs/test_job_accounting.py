@@ -1,0 +1,98 @@
+"""Which replaced pods a Job counts as failed."""
+
+from typing import Any
+
+import pytest
+
+from kubemend.common import conditions
+from kubemend.controller.gangs import job_accounting
+from tests.unit.controller.gangs.test_members import pod
+
+TRACKED = {"finalizers": ["example.com/wait", job_accounting.FINALIZER]}
+LOST = [conditions.DISRUPTION_TARGET]
+DEVICE = [conditions.DISRUPTION_TARGET, conditions.DEVICE_FAILURE]
+MARKED = {"conditions": [{"type": conditions.DISRUPTION_TARGET, "status": "True"}]}
+
+
+def owners(kind: str, api_version: str) -> dict[str, Any]:
+    return {"ownerReferences": [{"apiVersion": api_version, "kind": kind, "name": "x", "uid": "u", "controller": True}]}
+
+
+def in_phase(phase: str, **metadata: Any) -> dict[str, Any]:
+    return {**pod(**metadata), "status": {"phase": phase}}
+
+
+def rule(kind: str, action: str, **more: str) -> dict[str, Any]:
+    return {"action": action, "onPodConditions": [{"type": kind, "status": "True", **more}]}
+
+
+def job(*rules: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    return {"spec": {**({"podFailurePolicy": {"rules": [*rules]}} if rules else {}), **spec}}
+
+
+EXIT_CODES = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [137]}}
+
+
+def test_running_pod_with_finalizer_is_counted_by_its_job() -> None:
+    assert job_accounting.counting_job(pod(**TRACKED)) == "train"
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pod(),
+        pod(finalizers=["example.com/wait"]),
+        pod(**TRACKED, ownerReferences=[]),
+        pod(**TRACKED, **owners("ReplicaSet", "apps/v1")),
+        pod(**TRACKED, **owners("Job", "batch.volcano.sh/v1alpha1")),
+        in_phase("Succeeded", **TRACKED),
+        in_phase("Failed", **TRACKED),
+    ],
+    ids=["no finalizers", "another's finalizer", "no owner", "ReplicaSet", "Volcano's Job", "succeeded", "failed"],
+)
+def test_other_pods_are_not_counted_by_a_job_or_have_ended_by_themselves(found: dict[str, Any]) -> None:
+    assert job_accounting.counting_job(found) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "marks", "may"),
+    [
+        (job(), LOST, True),
+        (job(managedBy="kubernetes.io/job-controller"), LOST, True),
+        (job(managedBy="kueue.x-k8s.io/multikueue"), LOST, False),
+        (job(rule(conditions.DISRUPTION_TARGET, "Ignore")), LOST, True),
+        (job(rule(conditions.DISRUPTION_TARGET, "FailJob")), LOST, False),
+        (job(rule(conditions.DISRUPTION_TARGET, "Count")), LOST, False),
+        (job(rule(conditions.DISRUPTION_TARGET, "FailJob", status="False")), LOST, True),
+        (job(rule(conditions.DEVICE_FAILURE, "FailIndex")), LOST, True),
+        (job(rule(conditions.DEVICE_FAILURE, "FailIndex")), DEVICE, False),
+        (job(rule(conditions.DEVICE_FAILURE, "Ignore"), rule(conditions.DISRUPTION_TARGET, "Count")), DEVICE, True),
+        (job(rule(conditions.DISRUPTION_TARGET, "Count"), rule(conditions.DEVICE_FAILURE, "Ignore")), DEVICE, False),
+        (job(EXIT_CODES, rule(conditions.DISRUPTION_TARGET, "Ignore")), LOST, True),
+        (job({"action": "Count", "onPodConditions": [{"type": conditions.DISRUPTION_TARGET}]}), LOST, False),
+        ({}, LOST, True),
+    ],
+)
+def test_first_rule_for_the_marks_decides(found: dict[str, Any], marks: list[str], may: bool) -> None:
+    assert job_accounting.may_leave_out(found, marks=marks) is may
+
+
+def test_marked_pod_without_finalizer_is_left_out() -> None:
+    assert job_accounting.is_left_out({**pod(), "status": {"phase": "Running", **MARKED}})
+
+
+@pytest.mark.parametrize(
+    ("metadata", "status"),
+    [
+        ({}, {"phase": "Running"}),
+        ({}, {"phase": "Running", "conditions": [{"type": conditions.DISRUPTION_TARGET, "status": "False"}]}),
+        ({}, {"phase": "Failed", **MARKED}),
+        ({}, {"phase": "Succeeded", **MARKED}),
+        (TRACKED, {"phase": "Running", **MARKED}),
+        ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, {"phase": "Running", **MARKED}),
+        (owners("StatefulSet", "apps/v1"), {"phase": "Running", **MARKED}),
+    ],
+    ids=["not marked", "no longer marked", "failed", "succeeded", "counted", "deleting", "of no Job"],
+)
+def test_other_pods_are_not_left_out(metadata: dict[str, Any], status: dict[str, Any]) -> None:
+    assert not job_accounting.is_left_out({**pod(**metadata), "status": status})
