@@ -1,10 +1,11 @@
-"""Record Events at the API server, in order, each once, as long as they are recent.
+"""Record Events at the API server, in each namespace in order, each once, as long as they are recent.
 
 An Event that may recur is counted in the existing Event (``common.kube.repeats``), also by a later leader.
 """
 
 import asyncio
 import collections
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from kubemend.common.kube.transport import Json
 log = structlog.get_logger(__name__)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Entry:
     """Hold one Event, the collection that it goes to, and its last occurrence (Unix time).
 
@@ -110,20 +111,29 @@ class EventRecorder:
         return True
 
     async def run(self) -> None:
-        """Write Events indefinitely."""
+        """Write Events indefinitely.
+
+        A namespace in which a write failed, for example because a webhook of its own is unavailable, comes after all
+        others.
+        """
         self._report(ComponentStatus(ComponentState.IDLE, "nothing has happened yet"))
+        failed: dict[str, float] = {}  # when the last write to a collection failed (loop time)
         while True:
             while not self._entries:
                 self._queued.clear()
                 await self._queued.wait()
-            entry = self._entries[0]
+            entry = min(self._entries, key=lambda each: failed.get(each.path, 0.0))
             handled = True
             with contained.within(contained.Part.EVENT, entry.body.get("reason")):
                 handled = self._clock() - entry.at > self._keep or await self._record(entry)
             if handled:
-                if self._entries and self._entries[0] is entry:  # else it was dropped to make room
-                    self._entries.popleft()
+                failed.pop(entry.path, None)
+                with contextlib.suppress(ValueError):  # it was dropped to make room
+                    self._entries.remove(entry)
             else:
+                failed[entry.path] = asyncio.get_running_loop().time()
+                queued = {each.path for each in self._entries}
+                failed = {path: at for path, at in failed.items() if path in queued}
                 await self._backoff.wait()
 
     async def _record(self, entry: _Entry) -> bool:

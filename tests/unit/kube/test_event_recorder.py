@@ -101,7 +101,7 @@ async def test_recorded_event_is_not_recorded_again(tenant: Tenant) -> None:
     assert "event.refused" not in {each["event"] for each in logs}
 
 
-@pytest.mark.parametrize("status", [403, 404, 409, 422])
+@pytest.mark.parametrize("status", [403, 404, 409, 422, 500])
 async def test_refused_event_blocks_no_other(tenant: Tenant, status: int) -> None:
     async with running(tenant) as env:
         env.faults.fail_next(10_000, status=status, method="POST", path="/namespaces/elsewhere/")
