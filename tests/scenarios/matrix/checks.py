@@ -35,7 +35,7 @@ def _refused(scene: Played, reason: Reason) -> Iterator[str]:
 
 def _restarted(scene: Played, after: Snapshot, later: Snapshot) -> list[str]:
     decision = scene.progress.decision
-    if _kubelet_was_first(scene, decision):
+    if _kubelet_was_first(scene):
         return [line for check in _KUBELETS_CHECKS for line in check(scene, scene.before, later)]
     if decision is None or decision.verb is not admission.Verb.ACT:
         return [f"should be restarted, but: {decision}"]
@@ -49,10 +49,16 @@ def _restarted(scene: Played, after: Snapshot, later: Snapshot) -> list[str]:
     return found
 
 
-def _kubelet_was_first(scene: Played, decision: admission.Decision | None) -> bool:
-    """Return whether kubelet had replaced a container, which had ended by itself, before the agent decided."""
-    by_itself = scene.cell.end.by_itself and scene.cell.look is Look.ANY
+def _kubelet_was_first(scene: Played) -> bool:
+    """Return whether kubelet had replaced a container, which had ended by itself, before the agent removed any."""
+    decision, by_itself = scene.progress.decision, scene.cell.end.by_itself and scene.cell.look is Look.ANY
     return by_itself and decision is not None and decision.reason is Reason.ALREADY_REPLACED
+
+
+def _whole_pod(scene: Played) -> bool:
+    """Return whether all containers of the pod are replaced: kubelet replaces only the ended one, except by a rule."""
+    strategy = scene.cell.strategy
+    return pods.whole(strategy) and (strategy is Strategy.RULES or not _kubelet_was_first(scene))
 
 
 def _place(scene: Played) -> Iterator[str]:
@@ -106,7 +112,7 @@ def _counted(scene: Played, before: Snapshot, after: Snapshot) -> Iterator[str]:
 def counts(scene: Played, name: str) -> tuple[int, ...]:
     """Return the allowed growth of a container's restartCount: one, and one more where kubelet has stepped in."""
     cell, disturbed = scene.cell, scene.cell.look in (Look.FIRST_GAP, Look.SECOND_GAP, Look.ANY)
-    if pods.whole(cell.strategy):
+    if _whole_pod(scene):
         # By its rules kubelet counts once or twice; containers that it starts too early are removed, to be started
         # again; and it restarts a container by itself that has ended by itself.
         steps_in = (cell.strategy is Strategy.RULES or disturbed) + cell.end.by_itself
@@ -125,14 +131,14 @@ def counts(scene: Played, name: str) -> tuple[int, ...]:
 def _replaced(scene: Played, before: Snapshot, after: Snapshot) -> Iterator[str]:
     for name in scene.cell.shape.names:
         old, new = before.shown(name), after.shown(name)
-        affected = name == MAIN or pods.whole(scene.cell.strategy)
+        affected = name == MAIN or _whole_pod(scene)
         if affected and old == new:
             yield f"{name} is still the old one"
         if not affected and old != new:
             yield f"{name} was none of its business, and is another one now"
     if INIT in scene.cell.shape.names:
         runs = after.lines("init-runs") - before.lines("init-runs")
-        if runs not in _init_runs(scene.cell):
+        if runs not in (_init_runs(scene.cell) if _whole_pod(scene) else (0,)):
             yield f"the init container ran {runs} times"
 
 
@@ -141,8 +147,6 @@ def _init_runs(cell: cells.Cell) -> tuple[int, ...]:
 
     Known gap: kubelet takes one of ours that it finds CREATED for one that it must start, and runs another one.
     """
-    if not pods.whole(cell.strategy):
-        return (0,)
     seen_created = cell.strategy is Strategy.RERUN and (cell.look in (Look.SECOND_GAP, Look.ANY) or cell.needs_kubelet)
     return (1, 2) if seen_created else (1,)
 
