@@ -20,11 +20,14 @@ from google.protobuf import json_format
 from kubemend.agent.restart import host_files, intents
 from kubemend.common.pb.runtime.v1 import api_pb2
 
+POD_UID_LABEL = "io.kubernetes.pod.uid"  # staging/src/k8s.io/kubelet/pkg/types/labels.go
 RESTART_COUNT_ANNOTATION = "io.kubernetes.container.restartCount"  # pkg/kubelet/kuberuntime/labels.go
 TERMINATION_PATH_ANNOTATION = "io.kubernetes.container.terminationMessagePath"
 RESTART_ID_ANNOTATION = "kubemend.io/restart-id"
 RESTART_COUNT_ENV = "KUBEMEND_RESTART_COUNT"
 RESTART_REASON_ENV = "KUBEMEND_RESTART_REASON"
+_LONGEST = 500
+"""Characters of a refusal: it quotes what pods and the runtime have written."""
 _OF_A_BYTE = 16
 """Bytes in memory for each byte of a sandbox's config on the wire, at most: a pod's labels can be many and short."""
 _IDENTITY = frozenset({"metadata", "image", "labels", "annotations", "linux"})
@@ -47,7 +50,7 @@ class CloneRefusedError(Exception):
     """The config cannot be cloned faithfully; ``reason`` is stable, the text is for people."""
 
     def __init__(self, reason: CloneRefusal, detail: str) -> None:
-        super().__init__(f"{reason.value}: {detail}")
+        super().__init__(f"{reason.value}: {detail}"[:_LONGEST])
         self.reason = reason
 
 
@@ -121,6 +124,8 @@ def successor(
         raise CloneRefusedError(CloneRefusal.NO_CONFIG, "ContainerStatus(verbose) carries no info.config")
     rest = {key: value for key, value in config.items() if key != "envs"}
     clone = _parsed(rest, api_pb2.ContainerConfig())
+    if (clone.labels.get(POD_UID_LABEL), clone.metadata.name) != (intent.target.pod.uid, intent.target.name):
+        raise CloneRefusedError(CloneRefusal.UNSUPPORTED, "the runtime returned the config of another container")
     with _understanding():
         clone.envs.extend(_environment(config.get("envs") or [], runtime_env=runtime_env))
         count = _restart_count(clone) + 1
@@ -156,8 +161,6 @@ def refusals(config: api_pb2.ContainerConfig) -> tuple[str, ...]:
     the rules in api.proto's own comments (Mount, Device, CDIDevice, LinuxContainerResources, ContainerConfig).
     """
     found = [*_of_mounts(config.mounts), *_of_devices(config)]
-    if not config.metadata.name:
-        found.append("the config has no name")
     if not config.image.image:
         found.append("the config names no image")
     if config.HasField("windows"):
@@ -249,7 +252,7 @@ _Config = TypeVar("_Config", api_pb2.ContainerConfig, api_pb2.PodSandboxConfig)
 def _parsed(config: Mapping[str, Any], message: _Config) -> _Config:
     try:
         json_format.ParseDict(dict(config), message)
-    except json_format.ParseError as error:
+    except (json_format.ParseError, OverflowError) as error:  # 1e400 is JSON, and infinite
         raise CloneRefusedError(CloneRefusal.UNSUPPORTED, str(error)) from error
     return message
 

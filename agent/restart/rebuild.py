@@ -22,6 +22,9 @@ from kubemend.common.pb.runtime.v1 import api_pb2
 _OWN: Final = "io.kubernetes.cri-o."  # pkg/annotations/internal.go
 _MOST_ITEMS: Final = 10_000
 """Maximum length of a list or of a map in the spec; a privileged container has some hundred devices."""
+_SIGNED: Final = range(-(2**31), 2**63)
+_NATURAL: Final = range(2**63)
+_UINT32: Final = range(2**32)
 _NO_TEXT: Final = "\ufffd"  # Go writes it in JSON for bytes that are not UTF-8
 _DEFAULT_APPARMOR: Final = "crio-default"
 _SIGNALS: Final = frozenset(api_pb2.Signal.keys()) - {"RUNTIME_DEFAULT"}
@@ -39,6 +42,8 @@ def container_config(status: api_pb2.ContainerStatus, info: Mapping[str, Any]) -
     own = _texts_by_key(spec, "annotations", "spec")
     if f"{_OWN}ContainerID" not in own:
         raise CloneRefusedError(CloneRefusal.NO_CONFIG, "ContainerStatus(verbose) has no config, and no spec of CRI-O")
+    if own[f"{_OWN}ContainerID"] != status.id:
+        raise _malformed("info.runtimeSpec", "is another container's")
     process = _map(spec, "process", "spec")
     log = PurePosixPath(status.log_path)
     config = api_pb2.ContainerConfig(
@@ -125,9 +130,9 @@ def _mount(shown: api_pb2.Mount, *, spec: Mapping[str, Any]) -> api_pb2.Mount:
 
 def _id_mapping(item: Mapping[str, Any]) -> api_pb2.IDMapping:
     return api_pb2.IDMapping(
-        host_id=_whole(item, "hostID", "mounts"),
-        container_id=_whole(item, "containerID", "mounts"),
-        length=_whole(item, "size", "mounts"),
+        host_id=_whole(item, "hostID", "mounts", _UINT32),
+        container_id=_whole(item, "containerID", "mounts", _UINT32),
+        length=_whole(item, "size", "mounts", _UINT32),
     )
 
 
@@ -136,23 +141,28 @@ def _devices(spec: Mapping[str, Any]) -> list[api_pb2.Device]:
 
     The path on the node is not in the spec. It is nearly always the same; where it is not, the numbers will differ.
     """
-    linux = _map(spec, "linux", "spec")
+    linux, where = _map(spec, "linux", "spec"), "linux.resources.devices"
     rules = {
-        (rule.get("type"), rule.get("major"), rule.get("minor")): _text(rule, "access", "linux.resources.devices")
+        _node(rule, where): _text(rule, "access", where)
         for rule in _items(_map(linux, "resources", "linux"), "devices", "linux.resources")
         if rule.get("allow") is True and rule.get("major") is not None
     }
     found = []
     for device in _items(linux, "devices", "linux"):
-        access = rules.get((device.get("type"), device.get("major"), device.get("minor")))
+        access = rules.get(_node(device, "linux.devices"))
         if access is not None:
             path = _text(device, "path", "linux.devices")
             found.append(api_pb2.Device(container_path=path, host_path=path, permissions=access))
     return found
 
 
+def _node(of: Mapping[str, Any], where: str) -> tuple[str, int, int]:
+    """Return the type and the numbers of a device, or of the device that a rule is about."""
+    return _text(of, "type", where), _whole(of, "major", where), _whole(of, "minor", where)
+
+
 def _resources(spec: Mapping[str, Any]) -> api_pb2.LinuxContainerResources:
-    where = "linux.resources"
+    where, pages = "linux.resources", f"linux.resources.{_HUGE_PAGES}"
     found = _map(_map(spec, "linux", "spec"), "resources", "linux")
     cpu, memory = _map(found, "cpu", where), _map(found, "memory", where)
     return api_pb2.LinuxContainerResources(
@@ -166,7 +176,9 @@ def _resources(spec: Mapping[str, Any]) -> api_pb2.LinuxContainerResources:
         oom_score_adj=_whole(_map(spec, "process", "spec"), "oomScoreAdj", "process"),
         unified=_texts_by_key(found, "unified", where),
         hugepage_limits=[
-            api_pb2.HugepageLimit(page_size=_text(item, "pageSize", where), limit=_whole(item, "limit", where))
+            api_pb2.HugepageLimit(
+                page_size=_text(item, "pageSize", pages), limit=_whole(item, "limit", pages, _NATURAL)
+            )
             for item in _items(found, _HUGE_PAGES, where)
         ],
     )
@@ -204,7 +216,8 @@ def _security_context(spec: Mapping[str, Any], *, privileged: bool) -> api_pb2.L
 
 def _namespaces(linux: Mapping[str, Any]) -> api_pb2.NamespaceOption:
     """Return the namespaces: none in the spec is the node's, a path is the pod's."""
-    paths = {item.get("type"): item.get("path") for item in _items(linux, "namespaces", "linux")}
+    where = "linux.namespaces"
+    paths = {_text(item, "type", where): _text(item, "path", where) for item in _items(linux, "namespaces", "linux")}
     pid = api_pb2.NODE if "pid" not in paths else api_pb2.POD if paths["pid"] else api_pb2.CONTAINER
     return api_pb2.NamespaceOption(
         network=api_pb2.POD if "network" in paths else api_pb2.NODE,
@@ -271,7 +284,7 @@ def _texts_by_key(of: Mapping[str, Any], key: str, where: str) -> dict[str, str]
     found = _map(of, key, where)
     if len(found) > _MOST_ITEMS:
         raise _malformed(f"{where}.{key}", f"has more than {_MOST_ITEMS} items")
-    return {name: _checked(value, f"{where}.{key}") for name, value in found.items()}
+    return {_checked(name, f"{where}.{key}"): _checked(value, f"{where}.{key}") for name, value in found.items()}
 
 
 def _text(of: Mapping[str, Any], key: str, where: str) -> str:
@@ -296,13 +309,13 @@ def _numbers(of: Mapping[str, Any], key: str, where: str) -> list[int]:
     return [_number(item, f"{where}.{key}") for item in _list(of, key, where)]
 
 
-def _whole(of: Mapping[str, Any], key: str, where: str) -> int:
+def _whole(of: Mapping[str, Any], key: str, where: str, among: range = _SIGNED) -> int:
     value = of.get(key)
-    return 0 if value is None else _number(value, f"{where}.{key}")
+    return 0 if value is None else _number(value, f"{where}.{key}", among)
 
 
-def _number(value: object, where: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not -(2**31) <= value < 2**63:
+def _number(value: object, where: str, among: range = _SIGNED) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value not in among:
         raise _malformed(where, "is not a number in range")
     return value
 

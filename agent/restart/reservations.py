@@ -20,12 +20,11 @@ longer. The collector also removes every file whose path begins with the contain
 from collections.abc import Collection, Iterable
 
 from kubemend.agent.model.workloads import ContainerRole, ContainerSummary
-from kubemend.agent.restart import intents
+from kubemend.agent.restart import clone, intents
 from kubemend.agent.restart.steps import Step, StepKind, StepReason
 from kubemend.common.pb.runtime.v1 import api_pb2
 
 NAME_LABEL = "io.kubernetes.container.name"  # staging/src/k8s.io/kubelet/pkg/types/labels.go
-_POD_UID_LABEL = "io.kubernetes.pod.uid"
 _MARK = ".reserved"  # neither a pod's UID nor a container's name in a pod's spec (a DNS label) has a dot
 _NEVER_RUN = "/never-run"
 
@@ -47,7 +46,7 @@ def config(successor: api_pb2.ContainerConfig, *, attempt: int) -> api_pb2.Conta
             security_context=successor.linux.security_context
         ),
     )
-    made.labels[_POD_UID_LABEL] += _MARK
+    made.labels[clone.POD_UID_LABEL] += _MARK
     made.labels[NAME_LABEL] = _label((name, attempt))
     return made
 

@@ -225,6 +225,8 @@ async def successor_spec(
     if info.config is None and info.hidden:
         raise clone.CloneRefusedError(clone.CloneRefusal.NO_CONFIG, info.hidden)
     sandbox, resources = await asyncio.gather(runtime.sandbox_config(intent.sandbox_id), runtime.resources(info))
+    if sandbox.metadata.uid != intent.target.pod.uid:
+        raise clone.CloneRefusedError(clone.CloneRefusal.UNSUPPORTED, "the runtime returned the sandbox of another pod")
     if reason := admit(clone.weight(sandbox)):
         raise clone.CloneRefusedError(clone.CloneRefusal.NO_CONFIG, reason)
     spec = pod.container(intent.target.name) if pod is not None else None

@@ -207,6 +207,8 @@ class CriClient:
         async with self._verbose:
             with self._errors("PodSandboxStatus"):
                 answer = await self._stub.PodSandboxStatus(request, timeout=self._deadlines.read)
+            if answer.status.id != sandbox_id:
+                raise errors.InvalidAnswer("PodSandboxStatus returned another sandbox", where=self.endpoint)
             config = convert.sandbox_config(answer, endpoint=self.endpoint)
             del answer
         self._sandbox_configs.put(sandbox_id, config, weight=clone.weight(config))
@@ -322,7 +324,10 @@ class CriClient:
     async def _status(self, container_id: ContainerId, *, verbose: bool = True) -> api_pb2.ContainerStatusResponse:
         request = api_pb2.ContainerStatusRequest(container_id=container_id, verbose=verbose)
         with self._errors("ContainerStatus"):
-            return await self._stub.ContainerStatus(request, timeout=self._deadlines.read)
+            answer = await self._stub.ContainerStatus(request, timeout=self._deadlines.read)
+        if answer.status.id != container_id:
+            raise errors.InvalidAnswer("ContainerStatus returned another container", where=self.endpoint)
+        return answer
 
     async def _gives_config(self) -> bool | None:
         for view in reversed(await self.list_containers()):

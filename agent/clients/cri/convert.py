@@ -25,7 +25,7 @@ from kubemend.common.pb.runtime.v1 import api_pb2
 # kubelet's labels: staging/src/k8s.io/kubelet/pkg/types/labels.go
 POD_NAME_LABEL = "io.kubernetes.pod.name"
 POD_NAMESPACE_LABEL = "io.kubernetes.pod.namespace"
-POD_UID_LABEL = "io.kubernetes.pod.uid"
+POD_UID_LABEL = clone.POD_UID_LABEL
 CONTAINER_NAME_LABEL = "io.kubernetes.container.name"
 
 _Listed = TypeVar("_Listed", api_pb2.Container, api_pb2.PodSandbox)
@@ -42,6 +42,8 @@ for each service of the namespace. A pod can have more: one ConfigMap in ``envFr
 """
 Admit = Callable[[int], str]
 """Admits a config of this ``weight`` to be read; returns why not, "" if it may be read. May raise an error instead."""
+_PIDS: Final = range(1, 2**22 + 1)
+"""Process ids of Linux (PID_MAX_LIMIT in include/linux/threads.h)."""
 _OF_A_QUOTE: Final = 48
 """Half of a string as a Python object, with its share of the object or list around it; measured with environments."""
 _HEAD: Final = 64 * 1024
@@ -345,6 +347,7 @@ def _head(info: Mapping[str, str]) -> Mapping[str, Any]:
     while (name := _FIELD.match(text, at)) is not None:
         try:
             value, at = decoder.raw_decode(text, name.end())
+            _check_text(text[name.end() : at], value)
         except (ValueError, RecursionError):
             break
         if at < len(text):  # else a number may continue
@@ -358,9 +361,17 @@ def verbose_info(info: Mapping[str, str], *, endpoint: str) -> Mapping[str, Any]
     if not text:
         return {}
     try:
-        return _object(json.loads(text))
+        value = json.loads(text)
+        _check_text(text, value)
+        return _object(value)
     except (ValueError, RecursionError) as error:
         raise errors.InvalidAnswer(f"the verbose status is not JSON ({error})", where=endpoint) from error
+
+
+def _check_text(text: str, value: object) -> None:
+    """Raise ValueError if a value has half a surrogate pair, which only an escape can express and UTF-8 cannot."""
+    if "\\ud" in text or "\\uD" in text:
+        json.dumps(value, ensure_ascii=False).encode()
 
 
 def _object(value: object) -> dict[str, Any]:
@@ -374,7 +385,8 @@ def _sandbox_id(verbose: Mapping[str, Any]) -> SandboxId | None:
 
 def _pid(verbose: Mapping[str, Any]) -> int | None:
     value = verbose.get("pid")
-    return value if isinstance(value, int) and value > 0 else None  # containerd writes 0 for "does not run"
+    is_pid = type(value) is int and value in _PIDS  # containerd writes 0 for "does not run"
+    return value if is_pid else None
 
 
 def _runtime_type(verbose: Mapping[str, Any]) -> str | None:

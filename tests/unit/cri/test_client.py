@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from kubemend.agent.clients.cri import client, convert, errors, kills
 from kubemend.agent.clients.cri.client import CriClient, Deadlines
-from kubemend.agent.model.workloads import ContainerId
+from kubemend.agent.model.workloads import ContainerId, SandboxId
 from kubemend.agent.restart import clone, options
 from kubemend.agent.restart.oci_programs import Named
 from kubemend.common import aio
@@ -46,6 +46,23 @@ async def test_hanging_call_ends_at_its_deadline(server: CriServer) -> None:
     async with CriClient(server.endpoint, deadlines=Deadlines(read=0.1)) as cri:
         with pytest.raises(errors.DeadlineExceeded, match="ListContainers"):
             await cri.list_containers()
+
+
+async def test_the_status_of_another_container_is_refused(server: CriServer, cri: CriClient) -> None:
+    """It would be cached, and the other one's process be frozen or killed."""
+    asked, other = create(server, "trainer"), create(server, "sidecar")
+    containers = server.runtime.containers
+    containers[asked], containers[other] = containers[other], containers[asked]
+    with pytest.raises(errors.InvalidAnswer, match="another container"):
+        await cri.container_status(asked)
+
+
+async def test_the_status_of_another_sandbox_is_refused(server: CriServer, cri: CriClient) -> None:
+    create(server)
+    ((asked, sandbox),) = server.runtime.sandboxes.items()
+    sandbox.id = "other"
+    with pytest.raises(errors.InvalidAnswer, match="another sandbox"):
+        await cri.sandbox_config(SandboxId(asked))
 
 
 async def test_verbose_answers_are_read_a_few_at_a_time(server: CriServer, cri: CriClient) -> None:

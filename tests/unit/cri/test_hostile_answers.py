@@ -91,6 +91,31 @@ def test_deeply_nested_verbose_status_is_refused(opening: str) -> None:
         convert.container_status(status(opening * 50_000), endpoint="/run/cri.sock")
 
 
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"sandboxID": "\ud800"},
+        {"config": {**CONFIG, "linux": {"\ud800": 1}}},
+        {"config": {**CONFIG, "labels": "\udfff"}},
+    ],
+)
+def test_half_a_surrogate_pair_is_refused(lie: dict[str, Any]) -> None:
+    with pytest.raises(errors.InvalidAnswer, match="not JSON"):
+        convert.container_status(status(json.dumps(lie)), endpoint="/run/cri.sock")
+
+
+@pytest.mark.parametrize("path", ["C:\\ud800", "\U0001f600"])
+def test_text_that_only_resembles_half_a_pair_is_read(path: str) -> None:
+    verbose = json.dumps({"runtimeSpec": {"root": {"path": f"/{path}"}}})
+    assert convert.container_status(status(verbose), endpoint="/run/cri.sock").root == f"/{path}"
+
+
+def test_a_refusal_quotes_only_the_beginning_of_what_it_refuses() -> None:
+    with pytest.raises(clone.CloneRefusedError) as refused:
+        clone.successor({**CONFIG, "labels": ["x" * 100_000]}, intent=builders.intent(), runtime_env=["RANK=0"])
+    assert len(str(refused.value)) <= 500
+
+
 @given(hostile)
 def test_any_config_is_cloned_or_refused(verbose: Any) -> None:
     info = convert.container_status(status(json.dumps(verbose)), endpoint="/run/cri.sock")
@@ -144,7 +169,7 @@ def test_any_stream_and_listing_return_each_step_once(
     assert all(event.container.ref.pod.uid for event in reported)
 
 
-@pytest.mark.parametrize("pid", [0, -1, "1", None, 1.5])
+@pytest.mark.parametrize("pid", [0, -1, "1", None, 1.5, True, 2**22 + 1, 2**64])
 def test_invalid_pid_is_none(pid: Any) -> None:
     assert convert.container_status(status(json.dumps({"pid": pid})), endpoint="e").pid is None
 

@@ -11,8 +11,10 @@ from typing import Any
 
 from google.protobuf import json_format
 
-from kubemend.agent.restart import likeness
+from kubemend.agent.clients.cri import convert
+from kubemend.agent.restart import intents, likeness
 from kubemend.common.pb.runtime.v1 import api_pb2
+from tests.unit.restart import builders
 
 Json = dict[str, Any]
 
@@ -40,6 +42,13 @@ def spec() -> Json:
 def status() -> api_pb2.ContainerStatus:
     """Return the container's status."""
     return json_format.ParseDict(_recorded()["container"]["status"], api_pb2.ContainerStatus())
+
+
+def intent() -> intents.Intent:
+    """Return a swap of the container."""
+    target = convert.container_ref(status().labels)
+    assert target is not None
+    return builders.intent(target=target)
 
 
 def sandbox() -> tuple[api_pb2.PodSandboxStatusResponse, Json]:

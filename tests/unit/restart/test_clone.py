@@ -26,7 +26,7 @@ CONFIG: dict[str, Any] = {
     ],
     "devices": [{"container_path": "/dev/nvidia0", "host_path": "/dev/nvidia0", "permissions": "rw"}],
     "CDI_devices": [{"name": "nvidia.com/gpu=0"}],
-    "labels": {"io.kubernetes.container.name": "trainer"},
+    "labels": {"io.kubernetes.container.name": "trainer", "io.kubernetes.pod.uid": "uid-1"},
     "annotations": {
         "io.kubernetes.container.hash": "deadbeef",
         "io.kubernetes.container.restartCount": "0",
@@ -124,6 +124,22 @@ def test_clone_copies_everything_else_unchanged() -> None:
 def test_unknown_field_is_refused() -> None:
     with pytest.raises(clone.CloneRefusedError) as refused:
         successor(CONFIG | {"field_of_the_future": 1})
+    assert refused.value.reason is clone.CloneRefusal.UNSUPPORTED
+
+
+@pytest.mark.parametrize(
+    "other", [{"metadata": {"name": "sidecar"}}, {"labels": {"io.kubernetes.pod.uid": "uid-2"}}, {"labels": {}}]
+)
+def test_the_config_of_another_container_is_refused(other: dict[str, Any]) -> None:
+    """Its copy would be started as a container of a pod that has not asked for it."""
+    with pytest.raises(clone.CloneRefusedError, match="another container"):
+        successor({**CONFIG, **other})
+
+
+def test_a_number_out_of_range_is_refused() -> None:
+    linux = {"security_context": {"namespace_options": {"pid": float("inf")}}}
+    with pytest.raises(clone.CloneRefusedError) as refused:
+        successor({**CONFIG, "linux": linux})
     assert refused.value.reason is clone.CloneRefusal.UNSUPPORTED
 
 
@@ -238,7 +254,6 @@ def test_config_from_kubelet_breaks_no_rule() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"metadata": {}}, "the config has no name"),
         ({"image": {}}, "the config names no image"),
         ({"windows": {}}, "Windows"),
         ({"log_path": "/var/log/0.log"}, "is not below the sandbox's"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kubemend.agent.restart import clone, likeness, rebuild
 from kubemend.common.pb.runtime.v1 import api_pb2
-from tests.unit.restart import builders, crio
+from tests.unit.restart import crio
 
 Json = dict[str, Any]
 TERMINATION = "/dev/termination-log"
@@ -38,7 +38,7 @@ def successor_spec() -> Json:
 
 def config() -> api_pb2.ContainerConfig:
     made = rebuild.container_config(crio.status(), crio.info())
-    return clone.successor(made, intent=builders.intent(), runtime_env=crio.spec()["process"]["env"]).config
+    return clone.successor(made, intent=crio.intent(), runtime_env=crio.spec()["process"]["env"]).config
 
 
 def difference(

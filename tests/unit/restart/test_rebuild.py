@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from kubemend.agent.clients.cri import convert
 from kubemend.agent.restart import clone, rebuild
 from kubemend.common.pb.runtime.v1 import api_pb2
-from tests.unit.restart import builders, crio
+from tests.unit.restart import crio
 
 
 def rebuilt(info: dict[str, Any] | None = None, **changes: Any) -> api_pb2.ContainerConfig:
     made = rebuild.container_config(crio.status(), info if info is not None else {**crio.info(), **changes})
     spec = (info or {**crio.info(), **changes})["runtimeSpec"]
-    return clone.successor(made, intent=builders.intent(), runtime_env=spec["process"]["env"]).config
+    return clone.successor(made, intent=crio.intent(), runtime_env=spec["process"]["env"]).config
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
@@ -161,6 +161,12 @@ def test_a_mount_gets_its_id_mappings_from_the_spec() -> None:
         ("runtimeSpec.linux.devices", ["/dev/null"]),
         ("runtimeSpec.linux.resources", 7),
         ("runtimeSpec.linux.resources.hugepageLimits", [[]]),
+        ("runtimeSpec.linux.resources.hugepageLimits", [{"pageSize": "2MB", "limit": -1}]),
+        ("runtimeSpec.linux.resources.unified", {"\ud800": "1"}),
+        ("runtimeSpec.linux.resources.devices", [{"allow": True, "type": [], "major": 195}]),
+        ("runtimeSpec.linux.devices", [{"path": "/dev/nvidia0", "type": {}}]),
+        ("runtimeSpec.linux.namespaces", [{"type": ["pid"]}]),
+        ("runtimeSpec.mounts", [{"destination": "/checkpoints", "uidMappings": [{"hostID": 2**32}]}]),
         ("privileged", 1),
     ],
 )
@@ -170,6 +176,11 @@ def test_an_answer_that_lies_is_refused_with_its_field(path: str, value: Any) ->
     assert refused.value.reason is clone.CloneRefusal.UNSUPPORTED
     assert path.rsplit(".", maxsplit=1)[-1] in str(refused.value)
     assert len(str(refused.value)) < 200
+
+
+def test_the_spec_of_another_container_is_not_rebuilt() -> None:
+    with pytest.raises(clone.CloneRefusedError, match="is another container's"):
+        rebuilt(with_annotation(f"{OWN}ContainerID", "6" * 64))
 
 
 def test_the_spec_of_another_runtime_is_not_rebuilt() -> None:

@@ -8,6 +8,7 @@ import pytest
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.model.workloads import ContainerId, ContainerState
+from kubemend.agent.restart import clone
 from kubemend.agent.restarts import runtime_state
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.environments.runtime import TARGET, CriEnv
@@ -102,6 +103,15 @@ async def test_ended_container_is_queried_once(cri_env: CriEnv) -> None:
     assert successor_spec.successor.config.linux.resources == resized
     calls = cri_env.server.called()[before:]
     assert sorted(calls) == ["ContainerStatus", "ListContainers", "ListPodSandbox", "PodSandboxStatus"]
+
+
+async def test_the_sandbox_of_another_pod_is_refused(cri_env: CriEnv) -> None:
+    cri_env.server.runtime.sandboxes[cri_env.sandbox_id].config.metadata.uid = "another"
+    info = await cri_env.cri.container_status(cri_env.old)
+    with pytest.raises(clone.CloneRefusedError, match="another pod"):
+        await runtime_state.successor_spec(
+            cri_env.cri, info, intent=cri_env.intent(), pod=None, processes=outside.Processes()
+        )
 
 
 async def test_outdated_view_does_not_hide_the_end(cri_env: CriEnv) -> None:
