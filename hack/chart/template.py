@@ -61,7 +61,7 @@ def _entry(key: str, value: Any, indent: int) -> Iterator[str]:
         yield f"{space}{_scalar(key)}:"
         yield from _list(value, indent + 2)
     elif isinstance(value, str) and key == "namespace" and value == _NAMESPACE:
-        yield f"{space}{key}: {NAMESPACE}"
+        yield f"{space}{key}: {_scalar(NAMESPACE)}"
     else:
         first, *more = _value(value, indent + 2)
         yield f"{space}{_scalar(key)}: {first}"
@@ -104,7 +104,9 @@ def _value(value: Any, indent: int) -> list[str]:
 
 
 def _scalar(value: str) -> str:
-    if value in (IMAGE, NAMESPACE):
+    if value == NAMESPACE:  # a namespace may be called 123 or true
+        return "{{ quote .Release.Namespace }}"
+    if value == IMAGE:
         return value
     if _PLAIN.fullmatch(value) and yaml.safe_load(value) == value:
         return _escaped(value)

@@ -86,6 +86,7 @@ async def test_pod_that_did_not_opt_in_is_not_changed(api: client.KubeClient) ->
         ({gangs.GANG: "own"}, gangs.GangKey("default", "Gang", "own")),
         ({gangs.JOBSET_NAME: "set"}, gangs.GangKey("default", "JobSet", "set")),
         ({gangs.JOB_NAME: "job", gangs.JOB_INDEX: "0"}, gangs.GangKey("default", "Job", "job")),
+        ({gangs.LWS_NAME: "set", gangs.LWS_GROUP: "0"}, gangs.GangKey("default", gangs.LWS, "set-0")),
     ],
 )
 async def test_pod_that_is_in_a_gang_stays_in_it(

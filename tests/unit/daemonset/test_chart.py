@@ -154,6 +154,11 @@ def test_release_in_another_namespace_names_no_object_of_the_manifests_namespace
     assert namespace["metadata"]["name"] == "gpu-ops"
 
 
+def test_release_in_a_namespace_named_as_a_number_names_it_as_text() -> None:
+    found = {each["metadata"].get("namespace") for each in rendered(switched(["jobset"]), namespace="123")}
+    assert found == {"123", None}
+
+
 def test_release_in_another_namespace_sets_it_for_agents_and_controller() -> None:
     objects = rendered({}, namespace="gpu-ops")
     found = {

@@ -92,7 +92,7 @@ def test_the_namespaces_label_is_the_same_everywhere() -> None:
 def test_pod_groups_become_gangs_for_pods_that_opted_in_and_are_in_none() -> None:
     (policy,) = [obj for obj in manifests.render(("pod-groups",)) if obj["kind"] == "MutatingAdmissionPolicy"]
     matched = "\n".join(each["expression"] for each in policy["spec"]["matchConditions"])
-    for name in (members.RESTART, members.IN_PLACE, gangs.GANG, gangs.JOBSET_NAME, gangs.JOB_INDEX):
+    for name in (members.RESTART, members.IN_PLACE, gangs.GANG, gangs.JOBSET_NAME, gangs.JOB_INDEX, gangs.LWS_NAME):
         assert f"'{name}'" in matched
     (mutation,) = policy["spec"]["mutations"]
     assert f"'{gangs.GANG}'" in mutation["applyConfiguration"]["expression"]
