@@ -100,7 +100,9 @@ def test_strings_stay_the_same(value: str) -> None:
 
 def test_the_releases_namespace_is_text_whatever_its_name() -> None:
     quoted = "{{ quote .Release.Namespace }}"
-    assert template.text({"namespace": "kubemend", "name": template.NAMESPACE}) == f"namespace: {quoted}\nname: {quoted}\n"
+    assert (
+        template.text({"namespace": "kubemend", "name": template.NAMESPACE}) == f"namespace: {quoted}\nname: {quoted}\n"
+    )
 
 
 @pytest.mark.parametrize("value", [None, True, 0, 1.5, [], {}, [[1]], [{"a": [1, {"b": "c"}]}]])
