@@ -28,6 +28,8 @@ RESTART_COUNT_ENV = "KUBEMEND_RESTART_COUNT"
 RESTART_REASON_ENV = "KUBEMEND_RESTART_REASON"
 _LONGEST = 500
 """Characters of a refusal: it quotes what pods and the runtime have written."""
+_MOST_ATTEMPTS = 2**31
+"""Beyond it the numbers of the next attempts do not fit into CRI's uint32, or into kubelet's int32 (restartCount)."""
 _OF_A_BYTE = 16
 """Bytes in memory for each byte of a sandbox's config on the wire, at most: a pod's labels can be many and short."""
 _IDENTITY = frozenset({"metadata", "image", "labels", "annotations", "linux"})
@@ -126,6 +128,8 @@ def successor(
     clone = _parsed(rest, api_pb2.ContainerConfig())
     if (clone.labels.get(POD_UID_LABEL), clone.metadata.name) != (intent.target.pod.uid, intent.target.name):
         raise CloneRefusedError(CloneRefusal.UNSUPPORTED, "the runtime returned the config of another container")
+    if not 0 <= intent.old_attempt < _MOST_ATTEMPTS:
+        raise CloneRefusedError(CloneRefusal.UNSUPPORTED, f"its attempt is {intent.old_attempt}")
     with _understanding():
         clone.envs.extend(_environment(config.get("envs") or [], runtime_env=runtime_env))
         count = _restart_count(clone) + 1
@@ -268,7 +272,7 @@ def _understanding() -> Iterator[None]:
 
 def _restart_count(config: api_pb2.ContainerConfig) -> int:
     text = config.annotations.get(RESTART_COUNT_ANNOTATION, "")
-    if not text.isdecimal():
+    if not text.isdecimal() or int(text) >= _MOST_ATTEMPTS:
         raise CloneRefusedError(
             CloneRefusal.NO_RESTART_COUNT, f"annotation {RESTART_COUNT_ANNOTATION} is {text!r}, not a number"
         )

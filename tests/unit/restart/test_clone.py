@@ -175,10 +175,17 @@ def test_missing_config_is_refused() -> None:
     assert refused.value.reason is clone.CloneRefusal.NO_CONFIG
 
 
-def test_missing_restart_count_is_refused() -> None:
+@pytest.mark.parametrize("count", ["", "-1", "one", str(2**31)])
+def test_restart_count_that_is_no_number_of_kubelets_is_refused(count: str) -> None:
     with pytest.raises(clone.CloneRefusedError) as refused:
-        successor(CONFIG | {"annotations": {}})
+        successor(CONFIG | {"annotations": {clone.RESTART_COUNT_ANNOTATION: count} if count else {}})
     assert refused.value.reason is clone.CloneRefusal.NO_RESTART_COUNT
+
+
+@pytest.mark.parametrize("attempt", [-1, 2**31, 2**32 - 1])
+def test_attempt_after_which_none_can_come_is_refused(attempt: int) -> None:
+    with pytest.raises(clone.CloneRefusedError, match="attempt"):
+        successor(intent=builders.intent(old_attempt=attempt))
 
 
 def test_moved_cpu_pool_is_taken_from_the_live_cgroup() -> None:
