@@ -77,6 +77,7 @@ def with_annotation(key: str, value: str) -> dict[str, Any]:
     ("info", "of", "expected"),
     [
         (with_annotation(f"{OWN}TTY", "true"), lambda made: made.tty, True),
+        (with_annotation(f"{OWN}Stdin", "true"), lambda made: made.stdin, True),
         (with_annotation(f"{OWN}StdinOnce", "true"), lambda made: made.stdin_once, True),
         (
             with_annotation("org.opencontainers.image.stopSignal", "SIGUSR1"),
@@ -91,8 +92,60 @@ def with_annotation(key: str, value: str) -> dict[str, Any]:
         ),
         (
             changed("runtimeSpec.process.apparmorProfile", "crio-default"),
-            lambda made: made.linux.security_context.apparmor.profile_type,
-            api_pb2.SecurityProfile.RuntimeDefault,
+            lambda made: made.linux.security_context.apparmor,
+            api_pb2.SecurityProfile(profile_type=api_pb2.SecurityProfile.RuntimeDefault),
+        ),
+        (
+            changed("runtimeSpec.process.apparmorProfile", "unconfined"),
+            lambda made: made.linux.security_context.apparmor,
+            api_pb2.SecurityProfile(profile_type=api_pb2.SecurityProfile.Unconfined),
+        ),
+        (
+            changed("runtimeSpec.process.apparmorProfile", "mine"),
+            lambda made: made.linux.security_context.apparmor,
+            api_pb2.SecurityProfile(profile_type=api_pb2.SecurityProfile.Localhost, localhost_ref="mine"),
+        ),
+        (
+            changed("runtimeSpec.process.user", {"uid": 4711, "gid": 4712, "additionalGids": [99, 100]}),
+            lambda made: (
+                made.linux.security_context.run_as_user.value,
+                made.linux.security_context.run_as_group.value,
+                list(made.linux.security_context.supplemental_groups),
+                made.linux.security_context.supplemental_groups_policy,
+            ),
+            (4711, 4712, [99, 100], api_pb2.Strict),
+        ),
+        (
+            changed("runtimeSpec.root.readonly", True),
+            lambda made: made.linux.security_context.readonly_rootfs,
+            True,
+        ),
+        (
+            changed("runtimeSpec.linux.maskedPaths", ["/proc/keys"]),
+            lambda made: list(made.linux.security_context.masked_paths),
+            ["/proc/keys"],
+        ),
+        (
+            changed(
+                "runtimeSpec.linux.resources",
+                {
+                    "cpu": {"period": 1, "quota": 2, "shares": 3, "cpus": "0-3", "mems": "1"},
+                    "memory": {"limit": 4, "swap": 5},
+                    "unified": {"memory.high": "6"},
+                },
+            ),
+            lambda made: made.linux.resources,
+            api_pb2.LinuxContainerResources(
+                cpu_period=1,
+                cpu_quota=2,
+                cpu_shares=3,
+                cpuset_cpus="0-3",
+                cpuset_mems="1",
+                memory_limit_in_bytes=4,
+                memory_swap_limit_in_bytes=5,
+                oom_score_adj=1000,
+                unified={"memory.high": "6"},
+            ),
         ),
         (
             changed("runtimeSpec.process.selinuxLabel", "system_u:system_r:container_t:s0:c1,c2"),
@@ -105,11 +158,20 @@ def with_annotation(key: str, value: str) -> dict[str, Any]:
             api_pb2.NamespaceOption(network=api_pb2.POD, pid=api_pb2.NODE, ipc=api_pb2.NODE),
         ),
         (
+            changed("runtimeSpec.linux.namespaces", [{"type": "ipc", "path": "/var/run/ipcns/a"}, {"type": "pid"}]),
+            lambda made: made.linux.security_context.namespace_options,
+            api_pb2.NamespaceOption(network=api_pb2.NODE, pid=api_pb2.CONTAINER, ipc=api_pb2.POD),
+        ),
+        (
             changed("runtimeSpec.linux.namespaces", [{"type": "pid", "path": "/proc/1/ns/pid"}]),
             lambda made: made.linux.security_context.namespace_options.pid,
             api_pb2.POD,
         ),
-        (changed("privileged", True), lambda made: list(made.linux.security_context.capabilities.add_capabilities), []),
+        (
+            changed("privileged", True),
+            lambda made: (made.linux.security_context.privileged, made.linux.security_context.HasField("capabilities")),
+            (True, False),
+        ),
     ],
 )
 def test_a_setting_is_recognised(
@@ -135,9 +197,9 @@ def test_only_devices_with_a_rule_of_their_own_are_asked_for() -> None:
 def test_a_mount_gets_its_id_mappings_from_the_spec() -> None:
     info = crio.info()
     mount = next(each for each in info["runtimeSpec"]["mounts"] if each["destination"] == "/checkpoints")
-    mount["uidMappings"] = [{"hostID": 65536, "containerID": 0, "size": 4096}]
+    mount["uidMappings"] = [{"hostID": 65536, "containerID": 7, "size": 4096}]
     (made,) = (each for each in rebuilt(info).mounts if each.container_path == "/checkpoints")
-    assert list(made.uidMappings) == [api_pb2.IDMapping(host_id=65536, container_id=0, length=4096)]
+    assert list(made.uidMappings) == [api_pb2.IDMapping(host_id=65536, container_id=7, length=4096)]
 
 
 @pytest.mark.parametrize(
@@ -198,8 +260,17 @@ def test_a_sandbox_has_what_crio_reads_of_it() -> None:
     assert (made.metadata.name, made.metadata.namespace) == ("one", "default")
     assert made.log_directory == f"/var/log/pods/default_one_{uid}"
     assert made.linux.cgroup_parent == f"/kubepods/besteffort/pod{uid}"
+    assert (made.labels, made.annotations) == (crio.sandbox()[0].status.labels, crio.sandbox()[0].status.annotations)
     assert not made.linux.security_context.privileged
     assert made.linux.security_context.namespace_options.pid == api_pb2.CONTAINER
+
+
+def test_a_sandbox_for_privileged_containers_stays_one() -> None:
+    answer, info = crio.sandbox()
+    info["runtimeSpec"]["annotations"][f"{OWN}PrivilegedRuntime"] = "true"
+    made = rebuild.sandbox_config(answer, info)
+    assert made is not None
+    assert made.linux.security_context.privileged
 
 
 def test_a_sandbox_of_another_runtime_is_not_rebuilt() -> None:
