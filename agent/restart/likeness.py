@@ -226,7 +226,9 @@ class _Comparison:
         if (of := _RESOURCES.get(where)) is None:
             return False
         wanted = of(self._present)
-        return (where in _CHOSEN and not wanted) or (bool(new) and new in (wanted, self._cpus))
+        if where in _CHOSEN and not wanted:
+            return True
+        return bool(new) and (new == wanted or (where == _CPUS and new == self._cpus))
 
 
 def _without_repetitions(rules: list[Any]) -> list[Any]:

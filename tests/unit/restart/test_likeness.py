@@ -26,6 +26,7 @@ def successor_spec() -> Json:
     spec["annotations"] |= {
         clone.RESTART_COUNT_ANNOTATION: "1",
         clone.RESTART_ID_ANNOTATION: "r1",
+        **{f"io.kubernetes.cri-o.{name}": "new" for name in ("Annotations", "Name", "SomeNameOfTheImage", "Volumes")},
         "io.kubernetes.cri-o.Created": "2027-01-01T00:00:00Z",
         "io.kubernetes.cri-o.MountPoint": spec["root"]["path"],
         "io.kubernetes.cri-o.Metadata": '{"name":"trainer","attempt":1}',
@@ -58,14 +59,17 @@ def test_what_must_differ_may() -> None:
 
 
 def test_a_list_that_is_a_set_may_be_in_another_order() -> None:
-    new = successor_spec()
+    old, new = crio.spec(), successor_spec()
+    for spec, groups in ((old, [99, 100]), (new, [100, 99])):
+        spec["process"]["user"]["additionalGids"] = groups
     for key in ("bounding", "effective", "permitted"):
         new["process"]["capabilities"][key].reverse()
     new["linux"]["maskedPaths"].reverse()
+    new["linux"]["readonlyPaths"].reverse()
     new["process"]["env"].reverse()
     new["process"]["env"].remove("PATH=/bin")
     new["process"]["env"].append("PATH=/bin")
-    assert difference(new) is None
+    assert difference(new, old=old) is None
 
 
 @pytest.mark.parametrize(
@@ -152,6 +156,31 @@ def test_resources_that_were_resized_are_expected_and_none_is_lost() -> None:
     assert difference(successor_spec(), old=old) == "linux.resources.memory.limit is missing"
 
 
+@pytest.mark.parametrize(
+    ("group", "key", "resource"),
+    [
+        ("cpu", "period", "cpu_period"),
+        ("cpu", "quota", "cpu_quota"),
+        ("cpu", "shares", "cpu_shares"),
+        ("memory", "limit", "memory_limit_in_bytes"),
+        ("memory", "swap", "memory_swap_limit_in_bytes"),
+    ],
+)
+def test_each_resource_may_be_as_the_old_container_has_it_now(group: str, key: str, resource: str) -> None:
+    new = successor_spec()
+    present: Json = {resource: 4711}
+    new["linux"]["resources"].setdefault(group, {})[key] = 4711
+    assert difference(new) is not None
+    assert difference(new, **present) is None
+
+
+def test_the_score_for_the_oom_killer_may_be_as_the_old_container_has_it_now() -> None:
+    new = successor_spec()
+    new["process"]["oomScoreAdj"] = 997
+    assert difference(new) == "process.oomScoreAdj differs"
+    assert difference(new, oom_score_adj=997) is None
+
+
 def test_a_resize_that_a_clone_lost_is_named_although_its_own_config_agrees() -> None:
     old, new = crio.spec(), successor_spec()
     old["linux"]["resources"]["memory"] = {"limit": 1 << 30}
@@ -179,6 +208,8 @@ def test_the_cpuset_of_the_old_containers_cgroup_is_expected() -> None:
     old["linux"]["resources"]["cpu"]["cpus"] = "0-3"
     made.linux.resources.cpuset_cpus = new["linux"]["resources"]["cpu"]["cpus"] = "2-3"
     assert difference(new, old=old, of=made, cpuset_cpus="0-3") is None
+    old["linux"]["resources"]["cpu"]["mems"], new["linux"]["resources"]["cpu"]["mems"] = "0", "2-3"
+    assert difference(new, old=old, of=made, cpuset_cpus="0-3", cpuset_mems="0") == "linux.resources.cpu.mems differs"
 
 
 def test_a_privileged_container_has_the_devices_that_the_node_has_now() -> None:
@@ -222,6 +253,9 @@ def test_a_level_that_is_not_requested_is_the_runtimes_choice() -> None:
     options.type, options.level = "container_t", "s0:c1,c2"
     assert difference(new, old=old, of=made) == "process.selinuxLabel differs"
     options.level = ""
+    assert difference(new, old=old, of=made) is None
+    old["linux"]["mountLabel"] = "system_u:object_r:container_file_t:s0:c1,c2"
+    new["linux"]["mountLabel"] = "system_u:object_r:container_file_t:s0:c3,c4"
     assert difference(new, old=old, of=made) is None
     new["process"]["selinuxLabel"] = "system_u:system_r:spc_t:s0:c3,c4"
     assert difference(new, old=old, of=made) == "process.selinuxLabel differs"
