@@ -7,21 +7,34 @@ from kubemend.agent.restart import owners
 from tests.unit.restart import builders
 
 
-@pytest.mark.parametrize("kind", owners.TRAINING)
+@pytest.mark.parametrize(
+    ("kind", "resource"),
+    [
+        ("PyTorchJob", "pytorchjobs"),
+        ("TFJob", "tfjobs"),
+        ("MPIJob", "mpijobs"),
+        ("XGBoostJob", "xgboostjobs"),
+        ("PaddleJob", "paddlejobs"),
+        ("JAXJob", "jaxjobs"),
+    ],
+)
 @pytest.mark.parametrize("policy", RestartPolicy)
-def test_kubeflow_job_counts_under_any_pod_policy(kind: str, policy: RestartPolicy) -> None:
+def test_kubeflow_job_counts_under_any_pod_policy(kind: str, resource: str, policy: RestartPolicy) -> None:
     pod = builders.pod(owner=OwnerRef("kubeflow.org", kind, "train"), restart_policy=policy)
     counting = owners.counting(pod)
     assert counting is not None
-    assert (counting.name, counting.limit) == ("train", ("runPolicy", "backoffLimit"))
+    assert (counting.resource, counting.name, counting.limit) == (resource, "train", ("runPolicy", "backoffLimit"))
 
 
 @pytest.mark.parametrize(
     ("owner", "kind"),
     [
         (None, ""),
-        (OwnerRef("apps", "StatefulSet", "train"), ""),
-        (OwnerRef("", "ReplicationController", "train"), ""),
+        *((OwnerRef("apps", kind, "train"), "") for kind in ("StatefulSet", "DaemonSet", "ReplicaSet")),
+        *((OwnerRef("", kind, "train"), "") for kind in ("ReplicationController", "Node")),
+        (OwnerRef("ray.io", "RayCluster", "train"), ""),
+        (OwnerRef("ray.example.com", "RayCluster", "train"), "RayCluster.ray.example.com"),
+        (OwnerRef("", "Pod", "driver"), "Pod"),
         (OwnerRef("batch", "Job", "train"), ""),
         (OwnerRef("kubeflow.org", "PyTorchJob", "train"), ""),
         (OwnerRef("batch.volcano.sh", "Job", "train", version="v1alpha1"), "Job.batch.volcano.sh"),
