@@ -270,7 +270,7 @@ def container_status(
         shm_source=_mount_source(spec, at=shm.INSIDE),
         cache_source=_mount_source(spec, at=cache.INSIDE),
         mount_points=_mount_points(spec),
-        snapshot=_snapshot(verbose),
+        snapshot=_snapshot(verbose, of=status.id),
         runtime_type=_runtime_type(verbose),
         config=(config or None) if not hidden else None,
         spec=spec or None,
@@ -418,11 +418,15 @@ def _mount_points(spec: Mapping[str, Any]) -> tuple[str, ...] | None:
     return tuple(posixpath.normpath(str(_object(mount).get("destination"))) for mount in mounts)
 
 
-def _snapshot(verbose: Mapping[str, Any]) -> keep.Snapshot | None:
-    snapshotter, key = verbose.get("snapshotter"), verbose.get("snapshotKey")
-    if not (isinstance(snapshotter, str) and isinstance(key, str) and snapshotter and key):
+def _snapshot(verbose: Mapping[str, Any], *, of: str) -> keep.Snapshot | None:
+    """Return a container's snapshot, which containerd names as the container; another name is another's files.
+
+    Source: containerd ``WithNewSnapshot`` in internal/cri/server/container_create.go.
+    """
+    snapshotter = verbose.get("snapshotter")
+    if not (isinstance(snapshotter, str) and snapshotter and verbose.get("snapshotKey") == of):
         return None
-    return keep.Snapshot(snapshotter, key)
+    return keep.Snapshot(snapshotter, of)
 
 
 def _words(spec: Mapping[str, Any], name: str) -> tuple[str, ...] | None:

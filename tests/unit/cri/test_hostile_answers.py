@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kubemend.agent.clients.cri import convert, errors, events
-from kubemend.agent.restart import clone, process
+from kubemend.agent.restart import clone, keep, process
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.unit.restart import builders
 
@@ -167,6 +167,12 @@ def test_any_stream_and_listing_return_each_step_once(
             reported += ledger.observe(seen)
     reported += ledger.reconcile(views, at=1)
     assert all(event.container.ref.pod.uid for event in reported)
+
+
+@pytest.mark.parametrize(("key", "expected"), [("c", keep.Snapshot("overlayfs", "c")), ("other", None), (["c"], None)])
+def test_the_snapshot_of_another_container_is_not_its_own(key: Any, expected: keep.Snapshot | None) -> None:
+    verbose = json.dumps({"snapshotter": "overlayfs", "snapshotKey": key})
+    assert convert.container_status(status(verbose), endpoint="e").snapshot == expected
 
 
 @pytest.mark.parametrize("pid", [0, -1, "1", None, 1.5, True, 2**22 + 1, 2**64])
