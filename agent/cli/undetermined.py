@@ -1,4 +1,4 @@
-"""Give commands whose exit code 2 means a broken device another exit code for wrong usage: 3."""
+"""Give commands whose exit codes 1 and 2 mean faulty devices another exit code for all that is not known: 3."""
 
 from typing import Any
 
@@ -8,6 +8,9 @@ from kubemend.common import durations
 
 EXIT_UNKNOWN = 3
 
+_OF_CLICK = (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError)
+"""Errors that click itself turns into messages and exit codes."""
+
 
 class UndeterminedError(click.ClickException):
     """Nothing could be determined."""
@@ -16,7 +19,10 @@ class UndeterminedError(click.ClickException):
 
 
 class Command(click.Command):
-    """Exit with 3 on wrong usage. Click's own exit code 2 would mean an unhealthy device."""
+    """Exit with 3 on wrong usage, and after an internal error.
+
+    Click's own exit code 2 would mean an unhealthy device, and Python's exit code 1 a degraded one.
+    """
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """Parse the arguments. Raises UndeterminedError."""
@@ -24,6 +30,15 @@ class Command(click.Command):
             return super().make_context(*args, **kwargs)
         except click.UsageError as error:
             raise UndeterminedError(error.format_message()) from error
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. Raises UndeterminedError after an internal error, whose traceback is logged."""
+        from kubemend.common import contained
+
+        with contained.within(contained.Part.DEVICE, ctx.command_path, passing=_OF_CLICK) as work:
+            return super().invoke(ctx)
+        assert work.error is not None
+        raise UndeterminedError(contained.describe(work.error)) from work.error
 
 
 def positive_seconds(_: click.Context, __: click.Parameter, text: str) -> float:

@@ -63,17 +63,20 @@ def obstacle(gpu: Gpu, answer: DeviceAnswer | None, *, mps: bool) -> Verdict | N
 
 def judge(uuid: DeviceId, measured: Measured, *, alone: bool = True) -> Verdict:
     """Return the verdict on one GPU. ``alone``: it was seen without other processes after the measurements as well."""
+    facts = measured.facts
+    if facts is not None and not facts.are_of(uuid):
+        return Verdict(Outcome.UNKNOWN, Reason.NOT_VISIBLE, f"CUDA shows another device in its place: {facts.uuid}")
     wrong = next(_differences(measured.steps), None)
     if wrong is not None:
         return wrong
-    stopped = _stopped(uuid, measured)
+    stopped = _stopped(measured)
     if stopped is not None:
         return stopped
     if (missing := _missing(measured.steps)) or not measured.finished:
         what = f"no result of {', '.join(test.value for test in missing)}" if missing else "the worker did not finish"
         return Verdict(Outcome.UNKNOWN, Reason.INCOMPLETE, f"{what}; {measured.ended or 'its process ended early'}")
-    assert measured.facts is not None
-    return _speed(measured.facts, measured.steps, alone=alone)
+    assert facts is not None
+    return _speed(facts, measured.steps, alone=alone)
 
 
 def pairs(measured: Measured) -> Iterator[tuple[tuple[str, str], Verdict]]:
@@ -115,12 +118,10 @@ def _differences(steps: Iterable[Step]) -> Iterator[Verdict]:
         yield Verdict(Outcome.FAILED, _WRONG[step.test], message, _evidence(step))
 
 
-def _stopped(uuid: DeviceId, measured: Measured) -> Verdict | None:
+def _stopped(measured: Measured) -> Verdict | None:
     facts = measured.facts
     if measured.no_library is not None:
         return Verdict(Outcome.SKIPPED, Reason.NO_CUDA, f"libcuda.so.1 cannot be used: {measured.no_library}")
-    if facts is not None and facts.uuid.removeprefix("GPU-") != uuid.removeprefix("GPU-"):
-        return Verdict(Outcome.UNKNOWN, Reason.NOT_VISIBLE, f"CUDA shows another device in its place: {facts.uuid}")
     if facts is not None and facts.compute_mode:
         mode = _MODES.get(facts.compute_mode, str(facts.compute_mode))
         return Verdict(Outcome.SKIPPED, Reason.COMPUTE_MODE, f"its compute mode is {mode}")

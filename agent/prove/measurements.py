@@ -49,6 +49,10 @@ class Facts:
     memory_total: int | None = None
     needed: int = 0
 
+    def are_of(self, uuid: str) -> bool:
+        """Return whether they are of the GPU with this UUID, and not of another device or a MIG instance."""
+        return self.uuid.removeprefix("GPU-") == uuid.removeprefix("GPU-")
+
 
 @dataclass(frozen=True, slots=True)
 class Step:

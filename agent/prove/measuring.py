@@ -59,10 +59,11 @@ _PRODUCTS: Final = (
 )
 
 
-def one_gpu(cuda: Cuda, emit: Emit, *, plan: Plan) -> None:
+def one_gpu(cuda: Cuda, emit: Emit, *, plan: Plan, uuid: str | None = None) -> None:
     """Run all tests on the first visible GPU. Raises CudaError.
 
-    Stops after the facts on a GPU whose compute mode admits no second process, or with too little free memory.
+    Stops after the facts if it is not ``uuid`` (None: any will do), but for example a MIG instance, which others may
+    use; on a GPU whose compute mode admits no second process; and with too little free memory.
     """
     cuda.call("cuInit", 0)
     device = cuda.device(0)
@@ -73,7 +74,7 @@ def one_gpu(cuda: Cuda, emit: Emit, *, plan: Plan) -> None:
         nominal_rate=cuda.nominal_rate(device),
     )
     emit(facts)
-    if facts.compute_mode:
+    if facts.compute_mode or (uuid is not None and not facts.are_of(uuid)):
         return
     context = Context(cuda, device, ptx=kernels.PTX)
     free, total = context.memory()

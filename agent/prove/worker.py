@@ -1,10 +1,10 @@
-"""Prove GPUs in a process of its own: ``python -m agent.prove.worker gpu|peers COUNT DEADLINE [CGROUPS]``.
+"""Prove GPUs in a process of its own: ``python -m agent.prove.worker gpu|peers UUIDS DEADLINE [CGROUPS]``.
 
-``workers`` starts it; CUDA_VISIBLE_DEVICES names the GPUs. It calls the driver once it has received a line on stdin, so
-it can be started ahead of its work. It works like the NVML worker, for the same reasons: any call of the driver can
-block indefinitely, and killing a process in the middle of one can wedge a GPU. So the main thread never calls CUDA; it
-reports the hanging call, and ends the process when stdin is closed. Signals that a terminal sends to the whole group
-are ignored.
+``workers`` starts it; CUDA_VISIBLE_DEVICES names the same GPUs. It calls the driver once it has received a line on
+stdin, so it can be started ahead of its work. It works like the NVML worker, for the same reasons: any call of the
+driver can block indefinitely, and killing a process in the middle of one can wedge a GPU. So the main thread never
+calls CUDA; it reports the hanging call, and ends the process when stdin is closed. Signals that a terminal sends to the
+whole group are ignored.
 
 With CGROUPS, where cgroups are mounted, it leaves its cgroup first: CUDA takes some hundred MiB of the host's memory,
 which must not count for the agent, and a process that hangs in the driver would keep the agent's cgroup from being
@@ -16,6 +16,7 @@ import select
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from kubemend.agent.prove import measurements, measuring
@@ -28,7 +29,7 @@ PEERS = "peers"
 ONE_GPU = "gpu"
 
 
-def main(what: str, count: int, deadline: float, cgroups: Path | None = None) -> None:
+def main(what: str, uuids: Sequence[str], deadline: float, cgroups: Path | None = None) -> None:
     """Wait for the request on stdin, prove once, and report on stdout. ``deadline`` of one CUDA call is in seconds."""
     if cgroups is not None:
         cgroupfs.leave(cgroups)
@@ -58,9 +59,9 @@ def main(what: str, count: int, deadline: float, cgroups: Path | None = None) ->
         running.append(cuda)
         try:
             if what == PEERS:
-                measuring.peers(cuda, emit, count=count, plan=measuring.Plan())
+                measuring.peers(cuda, emit, count=len(uuids), plan=measuring.Plan())
             else:
-                measuring.one_gpu(cuda, emit, plan=measuring.Plan())
+                measuring.one_gpu(cuda, emit, plan=measuring.Plan(), uuid=uuids[0])
         except CudaError as error:
             emit(CudaFailure(call=error.call, code=error.code, name=error.name, test=cuda.test, pair=cuda.pair))
         os._exit(0)
@@ -84,4 +85,4 @@ def _die(failed: threading.ExceptHookArgs) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), *map(Path, sys.argv[4:]))
+    main(sys.argv[1], sys.argv[2].split(","), float(sys.argv[3]), *map(Path, sys.argv[4:]))

@@ -31,7 +31,7 @@ class Worker:
         ``leaving``: where cgroups are mounted, for a worker that leaves this process's.
         """
         cgroups = [str(leaving)] if leaving is not None else []
-        argv = process.helper_command(worker.__name__, what, str(len(uuids)), str(deadline), *cgroups)
+        argv = process.helper_command(worker.__name__, what, ",".join(uuids), str(deadline), *cgroups)
         self._child = Child(argv, env=_environment(uuids))
 
     async def measured(self, *, timeout: float, stop: float = STOP_SECONDS) -> Measured:

@@ -335,7 +335,10 @@ EXPORT result_t cuDeviceGet(int *device, int index)
 
 EXPORT result_t cuDeviceGetUuid_v2(uint8_t *uuid, int device)
 {
-	memcpy(uuid, gpu_of(&contexts[device])->uuid, 16);
+	const struct fake_gpu *gpu = gpu_of(&contexts[device]);
+
+	memcpy(uuid, gpu->uuid, 16);
+	uuid[0] ^= gpu->instance ? 0xFF : 0;
 	return SUCCESS;
 }
 

@@ -35,6 +35,7 @@ struct fake_gpu {
 	uint32_t compute_mode;
 	uint32_t peers; /* can access all others */
 	uint32_t present;
+	uint32_t instance; /* in its place CUDA shows one of its MIG instances */
 };
 
 struct fake_state {

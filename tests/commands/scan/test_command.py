@@ -15,6 +15,8 @@ from hack.fakenvml.layout import Driver, Fault, Group
 from kubemend.agent import cli
 from kubemend.agent.control import client
 from kubemend.agent.control import devices as control_devices
+from kubemend.agent.prove import proving
+from kubemend.agent.scan import checks
 from tests.commands.scan.conftest import Machine
 from tests.fakes.sysfs_tree import DOWN, FakePort
 
@@ -283,3 +285,18 @@ def test_agent_without_answer_gives_unknown(monkeypatch: pytest.MonkeyPatch, ans
 
     assert (result.exit_code, result.stdout) == (UNKNOWN, "")
     assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["scan", "prove"])
+def test_internal_error_gives_unknown_and_not_degraded(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    async def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(checks, "run", broken)
+    monkeypatch.setattr(proving, "prove", broken)
+
+    result = CliRunner().invoke(cli.main, [command])
+
+    assert (result.exit_code, result.stdout) == (UNKNOWN, "")
+    assert "RuntimeError: a defect" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("Error: internal error (RuntimeError in ")

@@ -162,6 +162,14 @@ def test_cuda_error_fails_a_gpu_only_where_its_hardware_is_the_cause(
     assert verdict.evidence == {"call": "cuX", "code": code, "name": "CUDA_ERROR_X"}
 
 
+def test_difference_on_another_device_accuses_none() -> None:
+    wrong = with_step(replace(step(Test.MEMORY), wrong=1, offset=0, expected=3, got=7))
+
+    verdict = judging.judge(UUID, replace(wrong, facts=replace(FACTS, uuid="GPU-2")))
+
+    assert short(verdict) == (Outcome.UNKNOWN, Reason.NOT_VISIBLE)
+
+
 def test_difference_counts_although_the_worker_failed_later() -> None:
     measured = Measured(
         facts=FACTS,
