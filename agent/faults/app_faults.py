@@ -24,7 +24,7 @@ from kubemend.agent.model.devices import DeviceLocator, locator
 from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.processes import ProcessFacts, ProcessOrigin
-from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerSummary
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary
 from kubemend.agent.restart import admission
 from kubemend.agent.restarts.requests import Request
 from kubemend.agent.restarts.runtime_access import RuntimeAccess
@@ -36,6 +36,7 @@ log = structlog.get_logger(__name__)
 # A process that started after the line was written is another one with the same pid. The kernel stamps log lines with
 # the monotonic clock and processes with the boot clock. The clocks differ by suspends only, so 1 s of slack suffices.
 _PID_REUSE_SLACK = 1.0
+_NANOSECOND = 1e-9
 
 
 _Event = tuple[str, FindingKind, str]
@@ -161,7 +162,7 @@ class AppFaultHandler:
             await asyncio.sleep(max(0.0, self._timeouts.root_cause - waited))
         for target in found.restart:
             with contained.within(contained.Part.FAULT, target):
-                request = await self._request(recorded, target, named=found.how is AttributionResult.PROCESS)
+                request = await self._request(recorded, target, found)
                 await access.restarts.submit(replace(request, followed=programs))
         return self._once(over, recorded)
 
@@ -240,15 +241,44 @@ class AppFaultHandler:
         begun = clock()
         while True:
             process = self.named_container(recorded.finding, recorded.process)
+            if process is ProcessLookup.GONE and (ended := await self._ended_with_it(recorded)) is not None:
+                found = attribution.attribute(recorded.finding, process=ended.ref, holders=None)
+                return replace(found, container=ended.id)
             if process is ProcessLookup.NOT_LISTED and clock() - begun >= self._timeouts.listed:
                 process = ProcessLookup.OUTSIDE_PODS  # a container that kubelet did not create
             if isinstance(process, ContainerRef) and not await self._is_its_own(recorded):
                 process = ProcessLookup.PUT_IN
             holders = await self._all_holders(recorded.finding.device)
             found = attribution.attribute(recorded.finding, process=process, holders=holders)
+            if found.how is AttributionResult.PROCESS and recorded.process is not None:
+                found = replace(found, container=recorded.process.container)
             if found.how is not AttributionResult.HOLDERS_UNKNOWN or clock() - begun >= self._timeouts.holders:
                 return found
             await asyncio.sleep(self._timeouts.ask_again)
+
+    async def _ended_with_it(self, recorded: RecordedFinding) -> ContainerSummary | None:
+        """Return the container whose first process had the finding's pid when the fault happened.
+
+        A program may be faster to die of its fault than the agent is to read the kernel's line. A container that ended
+        before the fault is not meant: another process had got the pid.
+        """
+        finding, access = recorded.finding, await self._access.wait()
+        if recorded.process is not None:
+            return None  # another process has the pid by now
+        for view in access.events.containers():
+            status = access.runtime.remembered(view.id)
+            if status is None or status.pid != finding.pid or view.created_at * _NANOSECOND > finding.observed_at:
+                continue
+            if view.state is not ContainerState.EXITED:
+                return view
+            try:
+                ended_at = (await access.runtime.cached_status(view)).finished_at * _NANOSECOND
+            except CriError as error:
+                log.info("fault.end_unknown", container_id=view.id, error=str(error))
+                continue
+            if ended_at >= finding.observed_at:
+                return view
+        return None
 
     async def _is_its_own(self, recorded: RecordedFinding) -> bool:
         """Return whether the process is the container's first or descends from it; False if unknown."""
@@ -284,7 +314,7 @@ class AppFaultHandler:
     async def _holders_of(self, device: str) -> list[ContainerRef] | None:
         return await self._all_holders(locator(device))
 
-    async def _request(self, recorded: RecordedFinding, target: ContainerRef, *, named: bool) -> Request:
+    async def _request(self, recorded: RecordedFinding, target: ContainerRef, found: Attribution) -> Request:
         held = convert.held_by(target, await self._holders.current(max_age=1.0))
         finding = recorded.finding
 
@@ -299,7 +329,8 @@ class AppFaultHandler:
                     {recorded.device, *gpu_keys(held or (), inventory=inventory)}, inventory=inventory
                 ),
                 device=recorded.device,
-                names_process=named,
+                names_process=found.how is AttributionResult.PROCESS,
+                container=found.container,
             )
 
         async def withdrawn() -> str:

@@ -39,13 +39,15 @@ def waiter(
 ) -> Callable[[], Awaitable[None]]:
     """Record the running containers, and return a function that waits until all affected ones have ended.
 
-    For a process in a pod that is its container, or the process itself (``process``) if it ends earlier: a launcher may
-    restart the program in its container. For a process outside all pods, or one that was put into a container, it is
-    the process itself. If only the holders are known, it is all their containers. ``noticed_at`` is the Unix time of
-    the finding. A container in ``renewed`` counts as ended, although it runs: its program has been restarted in it. So
-    does one whose launcher has started another program since, by itself or for a round (``programs``).
+    For a process in a pod that is its container, or the process itself (``process``; None: it has ended) if it ends
+    earlier: a launcher may restart the program in its container. For a process outside all pods, or one that was put
+    into a container, it is the process itself. If only the holders are known, it is all their containers.
+    ``noticed_at`` is the Unix time of the finding. A container in ``renewed`` counts as ended, although it runs: its
+    program has been restarted in it. So does one whose launcher has started another program since, by itself or for a
+    round (``programs``).
     """
-    if found.how in (AttributionResult.PROCESS_GONE, AttributionResult.NO_HOLDER):
+    gone = found.how is AttributionResult.PROCESS_GONE or (found.how is AttributionResult.PROCESS and process is None)
+    if gone or found.how is AttributionResult.NO_HOLDER:
         return _nothing
     if found.how in (AttributionResult.PROCESS_OUTSIDE_PODS, AttributionResult.PROCESS_PUT_IN) and pid is not None:
         return functools.partial(processes.ended, pid)
@@ -57,7 +59,7 @@ def waiter(
     async def stopped() -> None:
         await _stopped(running - renewed, since=noticed_at, events=events, programs=programs)
 
-    if found.how is AttributionResult.PROCESS and process is not None:
+    if process is not None and found.how is AttributionResult.PROCESS:
         return lambda: aio.first_of(stopped(), _process_ended(process, processes=processes))
     return stopped
 

@@ -110,7 +110,8 @@ class Cause:
 
     ``code`` is short and stable, such as ``Xid31``; it appears in KUBEMEND_RESTART_REASON and in metrics. ``device`` is
     the device at fault, by the name under which its health is kept; None if no device is. ``names_process``: the fault
-    named a process of the target itself. ``container`` is the one that ended, None if the cause is no end.
+    named a process of the target itself. ``container`` is the one that ended, or that has this process; None if neither
+    is known.
     """
 
     code: str
@@ -446,7 +447,8 @@ def _refuse_by_runtime(facts: Facts, *, pod: PodView, pod_options: options.Optio
         return _refuse(Reason.SANDBOX_NOT_READY, "kubelet is recreating the pod's sandbox")
     if runtime.unsupported is not None:
         return _refuse(Reason.RUNTIME_UNSUPPORTED, runtime.unsupported)
-    of_itself = facts.cause.container is not None and facts.cause.container == runtime.container
+    is_end = facts.cause.container is not None and not facts.cause.names_process
+    of_itself = is_end and facts.cause.container == runtime.container
     # It has not ended before it started: the clock has been set back in between.
     newer = runtime.started_at is not None and runtime.started_at > facts.cause.happened_at and not of_itself
     if newer and (facts.asked is None or not facts.asked.by_round):
@@ -458,7 +460,8 @@ def _refuse_by_runtime(facts: Facts, *, pod: PodView, pod_options: options.Optio
         return decision
     if runtime.state is ContainerState.RUNNING and facts.cause.container not in (None, runtime.container):
         # Its successor was put on standby before: a process that is ending cannot be frozen, and on a GPU takes long.
-        return _refuse(Reason.ALREADY_REPLACED, "another container has taken the place of the one that ended")
+        of = "that had the faulty process" if facts.cause.names_process else "that ended"
+        return _refuse(Reason.ALREADY_REPLACED, f"another container has taken the place of the one {of}")
     if runtime.state is ContainerState.EXITED:
         policy = pod.policy_of(facts.target.name)
         if policy is not RestartPolicy.ALWAYS and runtime.exit_code == 0:

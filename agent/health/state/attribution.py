@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.findings import Finding
-from kubemend.agent.model.workloads import ContainerRef
+from kubemend.agent.model.workloads import ContainerId, ContainerRef
 
 
 class AttributionResult(enum.Enum):
@@ -45,11 +45,15 @@ class ProcessLookup(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """``concerned`` hold the device or contain the process; ``restart`` (a subset, at most one) must be restarted."""
+    """``concerned`` hold the device or contain the process; ``restart`` (a subset, at most one) must be restarted.
+
+    ``container`` is the one of the process, which may have a successor by now; None: it is unknown.
+    """
 
     concerned: tuple[ContainerRef, ...]
     restart: tuple[ContainerRef, ...]
     how: AttributionResult
+    container: ContainerId | None = None
 
 
 def attribute(

@@ -138,11 +138,12 @@ def named_at(messages: Sequence[Timed]) -> float:
     return next(at for at, message in messages if isinstance(message, Line) and b", pid=" in message.raw)
 
 
-def followed_by(record: dict[str, Any], graver: str, *, after: float) -> list[Timed]:
-    """Return the messages in their own time, and a line of a graver Xid so long after the line with the process."""
+def followed_by(record: dict[str, Any], other: str, *, after: float) -> list[Timed]:
+    """Return the messages in their own time, and a line of another Xid so long after the line with the process."""
     messages = as_recorded(record)
-    raw = f"4,999,{int((launched_at(record) + 10) * 1e6)},c;NVRM: Xid (PCI:0000:41:00): {graver}"
-    return sorted([*messages, (named_at(messages) + after, Line(raw.encode()))], key=lambda each: each[0])
+    at = named_at(messages) + after
+    raw = f"4,999,{int((launched_at(record) + at) * 1e6)},c;NVRM: Xid (PCI:0000:41:00): {other}"
+    return sorted([*messages, (at, Line(raw.encode()))], key=lambda each: each[0])
 
 
 def exiting_at(record: dict[str, Any], moment: float) -> list[Timed]:

@@ -19,7 +19,14 @@ from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.model.devices import DeviceId, DeviceInventory, DeviceLocator, DevicePartition
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.outcomes import Outcome, Result
-from kubemend.agent.model.workloads import Allocations, ContainerId, ContainerRef, ContainerState, PodUid
+from kubemend.agent.model.workloads import (
+    Allocations,
+    ContainerId,
+    ContainerRef,
+    ContainerState,
+    ContainerSummary,
+    PodUid,
+)
 from kubemend.agent.restarts.requests import Request
 from tests import eventually
 from tests.environments.findings import FindingEnv
@@ -60,21 +67,33 @@ class Restarts:
 
 @dataclass
 class Runtime:
-    """Returns containers' first processes."""
+    """Returns containers' first processes, and for those that have ended when that was (Unix seconds)."""
 
     first: dict[ContainerId, int]
+    ended_at: dict[ContainerId, float] = field(default_factory=dict)
 
     async def container_status(self, container_id: ContainerId) -> ContainerStatus:
-        if container_id not in self.first:
+        if (known := self.remembered(container_id)) is None:
             raise NotFound("it is gone", where="here")
+        return known
+
+    def remembered(self, container_id: ContainerId) -> ContainerStatus | None:
+        if container_id not in self.first:
+            return None
         ended = info(container_id, of=TRAINER, exit_code=0)
         return replace(ended, state=ContainerState.RUNNING, pid=self.first[container_id])
+
+    async def cached_status(self, view: ContainerSummary) -> ContainerStatus:
+        if view.id not in self.ended_at:
+            raise NotFound("it is gone", where="here")
+        return info(view.id, of=view.ref, exit_code=1, finished_at=int(self.ended_at[view.id] * 1e9))
 
 
 @dataclass(kw_only=True)
 class PipelineEnv(FindingEnv):
     pods: outside.Pods = field(default_factory=lambda: outside.Pods(builders.pod(), builders.pod(ref=MONITOR.pod)))
     restarts: Any = field(default_factory=Restarts)
+    runtime: Runtime = field(default_factory=lambda: Runtime({ContainerId("trainer-0"): 4000}))
     classify: Callable[[FindingKind, str], ActionClass] = lambda _, code: (
         ActionClass.NONE if code == "0" else ActionClass.RESET_DEVICE
     )
@@ -134,8 +153,7 @@ class running:  # noqa: N801 - reads as a word: async with running(env)
 
 
 def use_runtime(env: PipelineEnv) -> None:
-    runtime = Runtime({ContainerId("trainer-0"): 4000})
-    env.find_runtime(env.restarts, runtime=runtime)
+    env.find_runtime(env.restarts, runtime=env.runtime)
 
 
 async def test_pipeline_process_in_line_names_container(env: PipelineEnv) -> None:

@@ -61,6 +61,16 @@ def test_program_that_dies_next_to_its_successor_on_standby_takes_nothing_with_i
         assert virtual_time.run(played).admitted == [where.faulty], messages
 
 
+@pytest.mark.parametrize("name", RECORDS)
+def test_later_fault_of_a_dying_program_does_not_restart_its_successor_on_standby(name: str) -> None:
+    record, where = RECORDS[name], PLACES["sole-holder"]
+    for twentieth in range(20):
+        later = f"32, pid={record['pid']}, name=python3, Ch 00000001"
+        messages = replayed.followed_by(record, later, after=twentieth / 20)
+        played = replayed.replay(messages, place=where, launched=replayed.launched_at(record), standby=True)
+        assert virtual_time.run(played).admitted == [where.faulty], messages
+
+
 @pytest.mark.parametrize("gpu", GPUS)
 @pytest.mark.parametrize("place", PLACES)
 def test_each_of_recorded_faults_in_a_row_restarts_its_container(place: str, gpu: str) -> None:

@@ -372,6 +372,19 @@ def test_end_of_a_container_before_its_start_is_restarted_because_the_clock_was_
     assert admission.decide(facts(cause=ended, runtime=exited), now=NOW).verb is Verb.ACT
 
 
+def test_fault_of_a_process_concerns_its_own_container_only() -> None:
+    of_process = cause(container=ContainerId("old"), names_process=True)
+    decision = admission.decide(facts(cause=of_process, runtime=runtime(container=ContainerId("new"))), now=NOW)
+    assert (decision.reason, decision.detail) == (
+        Reason.ALREADY_REPLACED,
+        "another container has taken the place of the one that had the faulty process",
+    )
+    its_own = facts(cause=of_process, runtime=runtime(container=ContainerId("old")))
+    assert admission.decide(its_own, now=NOW).verb is Verb.ACT
+    newer = facts(cause=of_process, runtime=runtime(container=ContainerId("old"), started_at=NOW))
+    assert admission.decide(newer, now=NOW).reason is Reason.ALREADY_REPLACED, "the pid was another process's then"
+
+
 ROUND = overrides.RestartOverrides(containers=frozenset({"trainer"}), by_round=True)
 
 
