@@ -1,60 +1,83 @@
-"""Manage the dev node's bridge."""
+"""Manage the dev node's bridge by rtnetlink: no program ``ip`` is needed.
 
-import json
-import subprocess
+Changes are made in a thread without an event loop: pyroute2 runs one of its own.
+"""
+
+import contextlib
+import errno
+import socket
+from collections.abc import Iterator
+from typing import Any
 
 from hack.devnode import layout
 
-_SECONDS = 30.0
-
 
 class NetworkError(RuntimeError):
-    """iproute2 failed. The message is one line for people."""
+    """The kernel has refused a change of the network. The message is one line for people."""
 
 
 def ensure_bridge(node: layout.NodeLayout) -> None:
     """Create the node's bridge with this machine's address on it. Raises NetworkError, for example as non-root."""
-    if not bridge_exists(node):
-        _ip("link", "add", node.bridge, "type", "bridge")
-    prefix = node.subnet.rpartition("/")[2]
-    _ip("address", "replace", f"{node.gateway}/{prefix}", "dev", node.bridge)
-    _ip("link", "set", node.bridge, "up")
+    with _rtnetlink(f"create the bridge {node.bridge}") as route:
+        if not bridge_exists(node):
+            route.link("add", ifname=node.bridge, kind="bridge")
+        _add_address(route, node, node.gateway, prefix=int(node.subnet.rpartition("/")[2]))
+        route.link("set", index=_index(node.bridge), state="up")
 
 
 def add_address(node: layout.NodeLayout, address: str) -> None:
     """Give this machine one more address, on the node's bridge; it is removed with the bridge. Raises NetworkError."""
-    _ip("address", "replace", f"{address}/32", "dev", node.bridge)
+    with _rtnetlink(f"give {node.bridge} the address {address}") as route:
+        _add_address(route, node, address, prefix=32)
 
 
 def delete_bridge(node: layout.NodeLayout) -> None:
-    """Delete the bridge and the host's ends of the links in it; a missing bridge is no error."""
-    if not bridge_exists(node):
+    """Delete the bridge and the host's ends of the links in it; a missing bridge is no error. Raises NetworkError."""
+    bridge = _index(node.bridge)
+    if bridge is None:
         return
-    for port in json.loads(_ip("-json", "link", "show", "master", node.bridge) or "[]"):
-        _delete(port["ifname"])
-    _delete(node.bridge)
-
-
-def _delete(link: str) -> None:
-    """Delete a link. The kernel may do that first: a pod's link ends with its network namespace."""
-    try:
-        _ip("link", "delete", link)
-    except NetworkError:
-        if any(found.get("ifname") == link for found in json.loads(_ip("-json", "link", "show"))):
-            raise
+    with _rtnetlink(f"delete the bridge {node.bridge}") as route:
+        ports = [link["index"] for link in route.get_links() if link.get_attr("IFLA_MASTER") == bridge]
+        for index in (*ports, bridge):
+            _delete(route, index)
 
 
 def bridge_exists(node: layout.NodeLayout) -> bool:
     """Return whether the node's bridge exists."""
-    return any(link.get("ifname") == node.bridge for link in json.loads(_ip("-json", "link", "show", "type", "bridge")))
+    return _index(node.bridge) is not None
 
 
-def _ip(*arguments: str) -> str:
+def _add_address(route: Any, node: layout.NodeLayout, address: str, *, prefix: int) -> None:
+    route.addr("replace", index=_index(node.bridge), address=address, prefixlen=prefix)
+
+
+def _delete(route: Any, index: int) -> None:
+    """Delete a link. The kernel may do that first: a pod's link ends with its network namespace."""
+    from pyroute2.netlink.exceptions import NetlinkError
+
     try:
-        return subprocess.run(("ip", *arguments), capture_output=True, text=True, timeout=_SECONDS, check=True).stdout
-    except FileNotFoundError:
-        raise NetworkError("no program 'ip'; apt-get install iproute2") from None
-    except subprocess.CalledProcessError as error:
-        raise NetworkError(f"ip {' '.join(arguments)}: {error.stderr.strip()}; the dev node needs root") from error
-    except subprocess.TimeoutExpired:
-        raise NetworkError(f"ip {' '.join(arguments)} did not end within {_SECONDS:g} s") from None
+        route.link("del", index=index)
+    except NetlinkError as error:
+        if error.code != errno.ENODEV:
+            raise
+
+
+def _index(name: str) -> int | None:
+    """Return the number of a link; None: there is none of that name."""
+    try:
+        return socket.if_nametoindex(name)
+    except OSError:
+        return None
+
+
+@contextlib.contextmanager
+def _rtnetlink(what: str) -> Iterator[Any]:
+    """Provide the kernel's interface for changes of the network. Raises NetworkError."""
+    from pyroute2 import IPRoute  # a third of a second, and most programs that use a dev node import this module
+    from pyroute2.netlink.exceptions import NetlinkError
+
+    try:
+        with IPRoute() as route:
+            yield route
+    except (NetlinkError, OSError) as error:
+        raise NetworkError(f"cannot {what}: {error}; the dev node needs root") from error
