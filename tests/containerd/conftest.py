@@ -74,7 +74,7 @@ def worker() -> str:
 
 def _binaries(*, legacy: bool) -> packages.Binaries:
     machine.must_run_containers()
-    packages.ensure_host_packages(["iproute2", "libseccomp2"])
+    packages.ensure_host_packages(["libseccomp2"])
     return packages.ensure_packages(legacy=legacy)
 
 
