@@ -37,10 +37,12 @@ class Worker:
     async def measured(self, *, timeout: float, stop: float = STOP_SECONDS) -> Measured:
         """Let it prove, and return its reports within ``timeout`` seconds.
 
-        Then it is asked to end, and ``stop`` seconds are given to it. A worker that hangs in the driver is left behind
-        to end by itself: killing it could wedge its GPU.
+        Then it is asked to end, and ``stop`` seconds are given to it; ``STOP_SECONDS`` if it has not finished, because
+        it has most of the GPU's memory until it has ended. A worker that hangs in the driver is left behind to end by
+        itself: killing it could wedge its GPU.
         """
         messages: list[Message] = []
+        grace = stop
         child = self._child
         await child.connect()
         child.send(_BEGIN)
@@ -51,10 +53,11 @@ class Worker:
                     return measurements.gathered(messages)
                 return measurements.gathered(messages, ended=await _how_it_ended(child))
         except TimeoutError:
+            grace = max(stop, STOP_SECONDS)
             return measurements.gathered(messages, ended=f"it did not finish within {timeout:g} s")
         finally:
             child.close_stdin()
-            await self.ended(timeout=stop)
+            await self.ended(timeout=grace)
 
     async def ended(self, *, timeout: float) -> None:
         """Wait until it has ended, at most ``timeout`` seconds."""
