@@ -675,7 +675,7 @@ def names_of(records: Iterable[str]) -> tuple[str, ...]:
     return tuple(each for each in begun if not _is_below(each, running))[:_MOST_NAMES]
 
 
-def _imports(records: Iterable[str]) -> tuple[list[str], list[str]]:
+def _imports(records: Iterable[str]) -> tuple[list[str], set[str]]:
     """Return the modules whose import began, and those of them whose import has not succeeded.
 
     An import that has not ended may be the program itself, as in ``python -c 'import train'``. The submodules of such a
@@ -684,7 +684,7 @@ def _imports(records: Iterable[str]) -> tuple[list[str], list[str]]:
     lines = list(records)
     begun = list(dict.fromkeys(each[2:] for each in lines if each.startswith("m ")))
     ended = {each[2:] for each in lines if each.startswith("d ")}
-    return begun, [each for each in begun if each not in ended]
+    return begun, {each for each in begun if each not in ended}
 
 
 def plan(records: Sequence[str], known: Known, main: str, skipped: Sequence[str] = ()) -> list[str]:
@@ -694,7 +694,7 @@ def plan(records: Sequence[str], known: Known, main: str, skipped: Sequence[str]
     """
     valid = [each for each in records if _RECORD.fullmatch(each)]
     names = set(names_of(valid))
-    leave = (*known.left_out, *skipped, *_imports(valid)[1])
+    leave = {*known.left_out, *skipped, *_imports(valid)[1]}
     program = {"__main__", "__mp_main__", _STARTUP, "usercustomize", main + ".__main__"}
     if not any(each.startswith(main + ".") for each in names):  # a package is imported before its __main__
         program.add(main)
@@ -714,8 +714,11 @@ def succeeded(records: Sequence[str], known: Known) -> list[str]:
     return ["d " + each for each in (*names_of(valid), *earlier)]
 
 
-def _is_below(name: str, leave: Iterable[str]) -> bool:
-    return any(_is_in(name, each) for each in leave)
+def _is_below(name: str, leave: set[str]) -> bool:
+    """Return whether a module is one of these or below one. Its parents are looked up: there may be 20,000 of each."""
+    while name and name not in leave:
+        name = name.rpartition(".")[0]
+    return bool(name)
 
 
 def stored(known: Known) -> str:
@@ -1239,20 +1242,19 @@ class Store:
     def keep(self, known: Known) -> None:
         """Store these modules. Readers and the next launcher see either the old list or the new one."""
         self.known = known
-        new = f"{self._path}.{os.getpid()}"
+        # Another container of the pod may write the same program's list, and also be process 1.
+        new = f"{self._path}.{os.urandom(8).hex()}"
         # Without such a volume, or if it is read-only or full, only this launcher has the list, in memory.
         with contextlib.suppress(OSError, ValueError):
+            content = stored(known).encode()
             os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
-            file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
-                content = stored(known).encode()
-                is_whole = os.write(file, content) == len(content)
+                if os.write(file, content) == len(content):  # or a name that is cut off could be another module's
+                    os.replace(new, self._path)
             finally:
                 os.close(file)
-            if is_whole:
-                os.replace(new, self._path)
-            else:  # the volume is full; a name that is cut off could be another module's
-                os.unlink(new)
+                os.unlink(new)  # it still exists if the volume is full
 
     def _load(self) -> Known:
         try:
@@ -1262,7 +1264,8 @@ class Store:
         try:
             if os.fstat(file).st_uid != os.geteuid():  # another user's list: its imports would run as this user
                 return Known()
-            return read_stored(os.read(file, _LONGEST_STORE).decode("utf-8", "replace"))
+            text = os.read(file, _LONGEST_STORE).decode("utf-8", "replace")
+            return read_stored(text.rpartition("\n")[0])  # a longer file's last name would be cut off
         except OSError:
             return Known()
         finally:
@@ -2038,7 +2041,7 @@ class Launcher:
     def _learn(self, more: Iterable[str]) -> None:
         """Store the names of the modules that the program has imported, and ``more``."""
         if self._program:
-            names = tuple(dict.fromkeys((*names_of(self._records()), *more)))
+            names = tuple(dict.fromkeys((*names_of(self._records()), *more)))[:_MOST_NAMES]
             if names != self._store.known.names:
                 self._store.keep(self._store.known._replace(names=names))
 

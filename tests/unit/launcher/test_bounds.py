@@ -46,6 +46,57 @@ def test_list_that_does_not_fit_the_volume_leaves_the_one_before(
     assert len([*(tmp_path / "modules").iterdir()]) == 1
 
 
+def test_list_of_a_program_that_two_containers_run_is_one_of_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both launchers are process 1 of their containers."""
+    first, second = (Store(["train.py"], str(tmp_path)) for _ in range(2))
+    write = os.write
+
+    def write_later(file: int, content: bytes) -> int:
+        monkeypatch.setattr(os, "write", write)
+        second.keep(Known(names=("torchvision",)))
+        return write(file, content)
+
+    monkeypatch.setattr(os, "write", write_later)
+    first.keep(Known(names=("jax",)))
+    assert Store(["train.py"], str(tmp_path)).known.names == ("jax",)
+    assert len([*(tmp_path / "modules").iterdir()]) == 1
+
+
+def test_list_that_is_longer_than_is_read_ends_with_a_whole_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Store(["train.py"], str(tmp_path)).keep(Known(names=("torch", "torchvision")))
+    monkeypatch.setattr(kubemend_run, "_LONGEST_STORE", len("torch\ntorchv"))
+    assert Store(["train.py"], str(tmp_path)).known.names == ("torch",)
+
+
+def test_list_does_not_grow_with_each_run_of_a_program_that_generates_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubemend_run, "_MOST_NAMES", 3)
+    launcher = object.__new__(Launcher)
+    store = Store(["train.py"], str(tmp_path))
+    for run in range(3):
+        names = [f"generated_{run}_{number}" for number in range(3)]
+        log = kubemend_run.memory_file("log", "".join(f"m {each}\nd {each}\n" for each in names).encode())
+        launcher.__dict__.update(_program=kubemend_run.Program(()), _store=store, _log=log)
+        launcher._learn(store.known.names)
+        os.close(log)
+        assert list(store.known.names) == names
+
+
+def test_program_whose_imports_fail_without_end_does_not_keep_the_launcher_from_its_signals() -> None:
+    """Compared with each other, these would take minutes."""
+    failed = [f"m missing_{number}" for number in range(10_000)]
+    records = [*failed, *(f"{kind} found_{number}" for number in range(10_000) for kind in "md")]
+    began = time.process_time()
+    assert len(kubemend_run.names_of(records)) == 10_000
+    assert len(kubemend_run.plan(records, Known(), "train")) == 10_000
+    assert time.process_time() - began < 10.0
+
+
 def test_what_an_import_writes_to_the_spares_pipe_is_not_gathered_without_end() -> None:
     status, tell = os.pipe()
     order, release = os.pipe()
