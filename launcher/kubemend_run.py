@@ -525,6 +525,8 @@ _CONTENDED = 0.1  # of the time that a spare was running or waiting for a CPU
 _RESCAN = 0.05
 _LONGEST_POLL = 3600.0
 _REPORT_UNKILLED = 30.0
+_MOST_REAPED = 100  # children at a time
+_LONGEST_CHASE = 2.0  # of processes that fork while they are killed
 _TRIES = 5  # spares for one run of the program
 _MOST_FAILED_FROM_SPARE = 2  # programs in a row
 _LONGEST_START = 60.0  # of the program's interpreter
@@ -1581,7 +1583,7 @@ class Launcher:
         self._from_spare, self._failed_from_spare, self._cold = False, 0, Missing()
         self._log = -1
         self._ignored: list[int] = []
-        self._number = 0
+        self._number, self._reaps_on = 0, False
         self._phase, self._error = RUNNING, ""
         self._order: Order | None = None
         self._order_name, self._released, self._hold_until = "", False, 0.0
@@ -1717,7 +1719,9 @@ class Launcher:
             ran = time.monotonic() - self._began
             if ran >= self._options.spare_after:
                 self._learn(())
-            if self._status is None:
+            self._reap()
+            had_ended = self._status is not None
+            if not had_ended:
                 self._judge_spare(ran, failed=False)
             self._terminate(order.grace)
             if not self._stopping:
@@ -1731,7 +1735,8 @@ class Launcher:
         if self._stopping or status is None:  # the stop ends the program, or it has been killed
             self._order = None
             return None
-        by_itself = not order.grace and not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL)
+        was_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        by_itself = not was_killed and (had_ended or not order.grace)
         if by_itself and not is_failure(self._policy, exit_code(status), stopping=self._is_stopped(status)):
             return status
         self._enter(HELD)
@@ -1864,7 +1869,8 @@ class Launcher:
     def _turn(self, until: float | None) -> None:
         """Wait for a signal, a message of the spare, or the time ``until``, and handle it."""
         began = time.monotonic()
-        deadline = min(each for each in (until, self._spare_due(), began + _LONGEST_POLL) if each is not None)
+        longest = 0.0 if self._reaps_on else _LONGEST_POLL
+        deadline = min(each for each in (until, self._spare_due(), began + longest) if each is not None)
         waiting = select.poll()
         waiting.register(self._wakeup, select.POLLIN)
         if self._spare and not self._spare.closed:
@@ -1903,20 +1909,21 @@ class Launcher:
                 os.kill(self._pid, number)
 
     def _reap(self) -> int:
-        """Reap all children that have ended; return their number."""
-        count = 0
-        while True:
+        """Reap children that have ended; return their number. A program could start them faster: the rest is next."""
+        self._reaps_on = False
+        for count in range(_MOST_REAPED):
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return count
             if pid == 0:
                 return count
-            count += 1
             if pid == self._pid and self._status is None:
                 self._status = status
             elif self._spare and pid == self._spare.pid:
                 self._spare.end(status)
+        self._reaps_on = True
+        return _MOST_REAPED
 
     # The program.
 
@@ -2015,10 +2022,13 @@ class Launcher:
         """Kill all remaining processes of the program; return when they are dead, or at a stop. Raises PermissionError.
 
         A scan without results proves this only if no child ended during it: the scan could have missed its children.
+        If there are new ones for too long, all processes of the container are killed in one call, which none survives
+        by forking: the spare, and commands that were executed in it, too.
         """
         if self._spare:
             self._spare.run_freely()  # no program runs that it could slow down
         began, reported = time.monotonic(), False
+        killed: set[tuple[int, int]] = set()
         while not self._stopping:
             spare = self._spare.pid if self._spare else None
             alive = descendants(processes(), os.getpid(), spare)
@@ -2026,7 +2036,13 @@ class Launcher:
                 return
             for process in alive:
                 kill(process)
-            if alive and not reported and time.monotonic() - began > _REPORT_UNKILLED:
+            lasted, found = time.monotonic() - began, {(each.pid, each.started) for each in alive}
+            if lasted > _LONGEST_CHASE and found - killed and os.getpid() == 1:
+                say("the program starts processes faster than they are killed: all of the container are killed")
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(-1, signal.SIGKILL)
+            killed = found
+            if alive and not reported and lasted > _REPORT_UNKILLED:
                 reported = True
                 say(f"waiting for process {alive[0].pid} to die (state {alive[0].state})")
             if alive:
@@ -2068,8 +2084,7 @@ class Launcher:
                 spare.announce()
                 spare.learn_at = now + self._learn_every
             elif spare.ready and spare.learn_at <= now and self._status is None:
-                if spare.prepared:  # what it has started may work on
-                    self._examine(spare)
+                self._examine(spare)  # threads and processes that its imports have started may work on
                 self._extend(spare, now)
             elif not spare.ready and spare.toggle_at <= now:
                 spare.toggle(now, self._options.spare_cpu / 100.0)

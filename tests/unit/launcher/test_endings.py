@@ -3,8 +3,10 @@
 import os
 import signal
 import sys
+import time
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -167,3 +169,18 @@ def test_the_wheel_has_the_products_version() -> None:
     folder = Path(kubemend_run.__file__).parent
     projects = [tomllib.loads((each / "pyproject.toml").read_text()) for each in (folder, folder.parent)]
     assert len({each["project"]["version"] for each in projects}) == 1
+
+
+@pytest.mark.parametrize("grace", [0.0, 30.0])
+def test_program_that_completes_between_the_order_and_its_execution_has_completed(
+    grace: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a grace period, an exit with 0 after SIGTERM is one of the restart, but not an exit before it."""
+    ends = iter([(7, 0)])
+    monkeypatch.setattr(os, "waitpid", lambda *_: next(ends, (0, 0)))
+    monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("it has ended"))
+    launcher = object.__new__(kubemend_run.Launcher)
+    launcher.__dict__.update(_pid=7, _status=None, _spare=None, _stopping=0, _has_terminal=False, _from_spare=False)
+    launcher.__dict__.update(_began=time.monotonic(), _options=SimpleNamespace(spare_after=60.0))
+    launcher.__dict__.update(_policy=kubemend_run.Policy(), _clear=launcher._reap)
+    assert launcher._obey(kubemend_run.Order("order-1", 1, grace, hold=0.0, reason="Xid31")) == 0

@@ -1,0 +1,108 @@
+"""A program that forks without end, or whose imports work on in the background, does not take the launcher with it."""
+
+import os
+import signal
+
+import pytest
+
+from launcher import kubemend_run
+from launcher.kubemend_run import Launcher, Process
+from tests import eventually
+from tests.unit.launcher.running import Running
+
+
+def _bare_launcher(**fields: object) -> Launcher:
+    """Return a launcher that has started nothing."""
+    launcher = object.__new__(Launcher)
+    launcher.__dict__.update(_pid=0, _status=None, _spare=None, _stopping=0, _reaps_on=False, **fields)
+    return launcher
+
+
+async def test_more_orphans_than_are_reaped_at_once_are_all_reaped(launcher: Running) -> None:
+    """Their signals, which arrive while the launcher is stopped, are one."""
+    number = 2 * kubemend_run._MOST_REAPED
+    launcher.start("--no-spare")
+    await launcher.nth(1, "begin")
+    launcher.order(f"if os.fork() == 0:\n    [os.fork() or os._exit(0) for _ in range({number})]\n    os._exit(0)")
+    launcher.order("events.say('forked')")
+    launcher.signal(signal.SIGSTOP)
+    launcher.order("os.wait(); events.say('waited')")
+    await launcher.nth(1, "waited")
+    assert len(_children(launcher.pid, "Z")) == number
+    launcher.signal(signal.SIGCONT)
+    await eventually.true(lambda: not _children(launcher.pid, "Z"))
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
+def _children(pid: int, states: str) -> list[Process]:
+    return [each for each in kubemend_run.processes().values() if each.parent == pid and each.state in states]
+
+
+def test_children_that_end_without_end_leave_the_launcher_time_for_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "waitpid", lambda *_: (99, 0))
+    assert _bare_launcher()._reap() == kubemend_run._MOST_REAPED
+
+
+def test_processes_that_fork_while_they_are_killed_are_killed_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scan of process 1 always finds a new child of the one that it has killed."""
+    found: list[Process] = []
+    calls: list[tuple[int, int]] = []
+
+    def processes() -> dict[int, Process]:
+        assert len(found) < 100
+        found.append(Process(2 + len(found), 1, "S", started=len(found)))
+        return {} if calls else {found[-1].pid: found[-1]}
+
+    launcher = _bare_launcher(_turn=lambda _: None)
+    with monkeypatch.context() as patched:
+        patched.setattr(kubemend_run, "processes", processes)
+        patched.setattr(kubemend_run, "kill", lambda _: None)
+        patched.setattr(kubemend_run, "_LONGEST_CHASE", 0.0)
+        patched.setattr(os, "getpid", lambda: 1)
+        patched.setattr(os, "kill", lambda *call: calls.append(call))
+        launcher._clear()
+    assert calls == [(-1, signal.SIGKILL)]
+
+
+def test_process_that_is_slow_to_die_is_no_reason_to_kill_the_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+    scans = iter([{2: Process(2, 1, state, started=7)} for state in "RDDDZ"])
+    calls: list[tuple[int, int]] = []
+    launcher = _bare_launcher(_turn=lambda _: monkeypatch.setattr(kubemend_run, "_LONGEST_CHASE", 0.0))
+    with monkeypatch.context() as patched:
+        patched.setattr(kubemend_run, "processes", lambda: next(scans))
+        patched.setattr(kubemend_run, "kill", lambda _: None)
+        monkeypatch.setattr(kubemend_run, "_LONGEST_CHASE", 60.0)
+        patched.setattr(os, "getpid", lambda: 1)
+        patched.setattr(os, "kill", lambda *call: calls.append(call))
+        launcher._clear()
+    assert calls == []
+
+
+_LATER = """
+import os, threading, time
+kept = []
+def work():
+    while not os.path.exists("gate"):
+        time.sleep(0.01)
+    kept.append({work})
+threading.Thread(target=work, daemon=True).start()
+"""
+
+
+@pytest.mark.parametrize(
+    ("work", "reason"),
+    [("open('nvidia0')", "it uses {}/nvidia0"), ("bytearray(b'1') * (256 << 20)", "more than the 200 MiB")],
+    ids=["device", "memory"],
+)
+async def test_spare_that_takes_too_much_once_it_is_ready_is_dropped(launcher: Running, work: str, reason: str) -> None:
+    """A thread that an import has started works on."""
+    (launcher.folder / "nvidia0").touch()
+    launcher.write("works_on.py", _LATER.format(work=work))
+    launcher.program("import works_on")
+    launcher.start("--spare-devices", f"{launcher.folder}/nvidia", "--spare-memory", "200Mi")
+    await launcher.said("the spare is ready")
+    launcher.write("gate", "")
+    await launcher.said("the spare is dropped: " + reason.format(launcher.folder) if "uses" in reason else reason)
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
