@@ -510,9 +510,10 @@ NAME = "kubemend-run"
 COUNT, REASON = "KUBEMEND_RESTART_COUNT", "KUBEMEND_RESTART_REASON"
 CACHE, CACHE_FOLDER = "KUBEMEND_CACHE", "/var/cache/kubemend"
 DEVICES = "/dev/nvidia:/dev/kfd:/dev/dri/:/dev/infiniband/"
-FORWARDED = tuple(
-    signal.Signals[each] for each in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH")
-)
+_OWN = re.compile("SIG(KILL|STOP|CHLD|PIPE|XFSZ|XCPU|SEGV|BUS|ILL|FPE|TRAP|SYS|ABRT|TSTP|TTIN|TTOU|CONT)")
+_NOT_FORWARDED = {each for each in signal.Signals if _OWN.fullmatch(each.name)}
+FORWARDED = tuple(sorted(signal.valid_signals() - _NOT_FORWARDED))
+"""All but those that cannot be caught, that a process causes itself, and those by which terminals stop processes."""
 STOPS: frozenset[int] = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
 """Signals that stop a container, unless its image has another one: after one of them, the launcher starts nothing."""
 

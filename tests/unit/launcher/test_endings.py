@@ -26,7 +26,10 @@ async def test_the_exit_code_is_the_programs(launcher: Running, code: str, expec
     assert await launcher.ended() == expected
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGALRM, signal.SIGPWR, signal.SIGRTMAX],
+)
 async def test_a_signal_reaches_the_program(launcher: Running, number: int) -> None:
     # A test run below nohup ignores SIGHUP, and a launcher leaves ignored signals ignored.
     launcher.start(*NO_RESTARTS, under=["env", f"--default-signal={signal.Signals(number).name}"])
