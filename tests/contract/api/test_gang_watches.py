@@ -34,7 +34,7 @@ class Watched:
         self.changes: list[tuple[str, str]] = []
         self._namespace = namespace
         self._news = asyncio.Event()
-        self.members.subscribe(self._hear)
+        self.members.subscribe(self._record)
 
     async def until(self, predicate: Callable[[], bool]) -> None:
         async with asyncio.timeout(SECONDS):
@@ -42,7 +42,7 @@ class Watched:
                 self._news.clear()
                 await self._news.wait()
 
-    def _hear(self, change: MemberChange) -> None:
+    def _record(self, change: MemberChange) -> None:
         if change.member.pod.namespace == self._namespace:
             self.changes.append((change.kind.value, change.member.pod.name))
         self._news.set()

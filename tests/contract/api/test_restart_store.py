@@ -35,7 +35,7 @@ class Store:
             keeping=keeping,
             backoff=lambda: aio.Backoff(first=0.05, limit=0.2),
         )
-        self.store.subscribe(self._hear)
+        self.store.subscribe(self._record)
 
     async def until(self, predicate: Callable[[], bool]) -> None:
         async with asyncio.timeout(SECONDS):
@@ -51,7 +51,7 @@ class Store:
         (found,) = [each for each in self.store.requests() if each.namespace == namespace]
         return found
 
-    def _hear(self, change: RestartChange) -> None:
+    def _record(self, change: RestartChange) -> None:
         self.changes.append(change)
         self._news.set()
 

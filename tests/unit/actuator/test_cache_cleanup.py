@@ -28,7 +28,7 @@ from tests import eventually
 from tests.environments import pod_env
 from tests.environments.runtime import TARGET, CriEnv
 from tests.fakes import hanging_fs
-from tests.fakes.own_threads import OwnThreads
+from tests.fakes.calls_in_threads import CallsInThreads
 
 PLACE = Place(Volume("/var/lib/kubelet/pods", "uid-1/volumes/kubernetes.io~empty-dir/kubemend-cache"), "trainer")
 EMPTIED = Emptying(Result.EMPTIED, "7 files removed")
@@ -244,7 +244,7 @@ class Node:
 
     def cleaner(self, calls: Calls | None = None, **changes: Any) -> CacheCleaner:
         known: dict[str, Any] = {
-            "calls": calls if calls is not None else OwnThreads(),
+            "calls": calls if calls is not None else CallsInThreads(),
             "documents": self.documents,
             "proc": self.proc,
             "count": self.counted.append,
@@ -341,7 +341,7 @@ async def test_failure_is_counted_with_its_reason(node: Node) -> None:
 
 
 async def test_internal_error_is_contained_and_counted(node: Node) -> None:
-    class Broken(OwnThreads):
+    class Broken(CallsInThreads):
         async def call(self, *_: Any, **__: Any) -> Any:
             raise ValueError("a defect")
 

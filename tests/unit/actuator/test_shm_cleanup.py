@@ -21,7 +21,7 @@ from kubemend.common.side_process import SideProcess
 from tests.environments import pod_env
 from tests.environments.runtime import CriEnv
 from tests.fakes import hanging_fs
-from tests.fakes.own_threads import OwnThreads
+from tests.fakes.calls_in_threads import CallsInThreads
 from tests.fakes.proc_tree import ProcTree, container_id
 
 PLACE = Place("/run/sandboxes/s/shm", "/kubepods/pod1")
@@ -201,18 +201,18 @@ async def test_place_is_resolved_as_the_runtime_sees_it(socket_path: str, tmp_pa
     (tree.cgroups / "kubepods" / "pod1" / "cgroup.procs").touch()
     (tmp_path / "shm").mkdir()
     (tmp_path / "shm" / "old").touch()
-    shm_cleaner = ShmCleaner(socket_path, calls=OwnThreads(), proc=tree.proc, cgroup_root=tree.cgroups)
+    shm_cleaner = ShmCleaner(socket_path, calls=CallsInThreads(), proc=tree.proc, cgroup_root=tree.cgroups)
     assert await shm_cleaner.empty(Place(str(tmp_path / "shm"), "/kubepods/pod1")) == "1 files removed (0.0 MiB)"
     assert await shm_cleaner.empty(PLACE) == f"not emptied: No such file or directory: {PLACE.directory}"
 
 
 async def test_nothing_is_emptied_without_a_runtime() -> None:
-    said = await ShmCleaner("/none.sock", calls=OwnThreads()).empty(PLACE)
+    said = await ShmCleaner("/none.sock", calls=CallsInThreads()).empty(PLACE)
     assert said.startswith("not emptied: the runtime behind /none.sock cannot be")
 
 
 async def test_internal_error_of_a_cleanup_is_contained_and_counted() -> None:
-    class Broken(OwnThreads):
+    class Broken(CallsInThreads):
         async def call(self, *_: Any, **__: Any) -> Any:
             raise ValueError("a defect")
 

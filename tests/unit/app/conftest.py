@@ -53,7 +53,7 @@ class Output:
 
 
 @dataclass
-class Desk:
+class ControlEnv:
     """The server, and its clients."""
 
     path: Path
@@ -88,7 +88,7 @@ class Desk:
     async def asking(self, **asked: Any) -> AsyncIterator[tuple[Output, "asyncio.Task[Output]"]]:
         """Request a restart in the background."""
         output = Output()
-        task = asyncio.create_task(self.ask(output, **asked), name="a person")
+        task = asyncio.create_task(self.ask(output, **asked), name="request")
         try:
             yield output, task
         finally:
@@ -101,24 +101,24 @@ async def nothing(_: Request) -> None:
 
 
 @contextlib.asynccontextmanager
-async def desk_on(directory: Path, *, runtime: bool = True) -> AsyncIterator[Desk]:
-    """Open a desk whose socket is in that directory."""
+async def control_env(directory: Path, *, runtime: bool = True) -> AsyncIterator[ControlEnv]:
+    """Run a control server whose socket is in that directory."""
     restarts = Restarts(does=nothing)
-    async with node.node_in(directory, pods=outside.Pods(builders.pod())) as env:
-        env.holders.hold()
+    async with node.node_in(directory, pods=outside.Pods(builders.pod())) as here:
+        here.holders.hold()
         requests = ManualRestarts(
-            verdict_store=env.verdict_store,
-            pods=env.pods,
-            devices=env.devices,
-            holders=env.holders,
-            access=env.access,
+            verdict_store=here.verdict_store,
+            pods=here.pods,
+            devices=here.devices,
+            holders=here.holders,
+            access=here.access,
             lacking=lambda: "no socket of a runtime at /run",
             now=lambda: NOW,
         )
         async with ControlServer(path=directory / messages.SOCKET, requests=requests) as server:
             running = asyncio.create_task(server.run(), name="control")
             try:
-                made = Desk(directory / messages.SOCKET, server, requests, env.access, restarts, env.pods)
+                made = ControlEnv(directory / messages.SOCKET, server, requests, here.access, restarts, here.pods)
                 if runtime:
                     made.find_runtime()
                 yield made
@@ -128,7 +128,7 @@ async def desk_on(directory: Path, *, runtime: bool = True) -> AsyncIterator[Des
 
 
 @pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    """A desk with a runtime."""
-    async with desk_on(tmp_path) as made:
+async def env(tmp_path: Path) -> AsyncIterator[ControlEnv]:
+    """A control server with a runtime."""
+    async with control_env(tmp_path) as made:
         yield made

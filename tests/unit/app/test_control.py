@@ -21,7 +21,7 @@ from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restart.verification import Check, CheckState
 from kubemend.agent.restarts.requests import Request
 from kubemend.common.web import ListenError
-from tests.unit.app.conftest import NOW, SECONDS, Desk, Output, desk_on
+from tests.unit.app.conftest import NOW, SECONDS, ControlEnv, Output, control_env
 from tests.unit.restart import builders
 
 ACT = Decided(Decision(Verb.ACT, Reason.ADMITTED, strategy=Strategy.SWAP))
@@ -50,22 +50,22 @@ class Slow:
         self.ended.set()
 
 
-async def post(desk: Desk, **content: Any) -> tuple[int, dict[str, Any]]:
+async def post(env: ControlEnv, **content: Any) -> tuple[int, dict[str, Any]]:
     """Post the content unchanged to the socket; return status and body."""
     async with (
-        aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(desk.path)), trust_env=False) as session,
+        aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(env.path)), trust_env=False) as session,
         session.post(f"http://agent{messages.RESTARTS}", **content) as answer,
     ):
         return answer.status, await answer.json()
 
 
-async def test_restart_request_is_executed_and_streamed(desk: Desk) -> None:
-    desk.restarts.does = swap
-    output = await desk.ask(reason="new data", strategy=Strategy.SWAP, grace_seconds=3.0)
+async def test_restart_request_is_executed_and_streamed(env: ControlEnv) -> None:
+    env.restarts.does = swap
+    output = await env.ask(reason="new data", strategy=Strategy.SWAP, grace_seconds=3.0)
     assert output.code == 0
     events = [output.events.get_nowait() for _ in range(output.events.qsize())]
     assert [event["event"] for event in events] == ["accepted", "decided", "begun", "settled", "done"]
-    (request,) = desk.restarts.requests
+    (request,) = env.restarts.requests
     assert request.target == builders.TARGET
     assert request.asked == RestartOverrides(strategy=Strategy.SWAP, grace_seconds=3.0)
     cause = request.cause()
@@ -84,48 +84,48 @@ BAD = [
 
 
 @pytest.mark.parametrize(("body", "status", "named"), BAD)
-async def test_invalid_request_is_rejected_in_one_line(desk: Desk, body: bytes, status: int, named: str) -> None:
-    found, answer = await post(desk, data=body)
+async def test_invalid_request_is_rejected_in_one_line(env: ControlEnv, body: bytes, status: int, named: str) -> None:
+    found, answer = await post(env, data=body)
     assert (found, set(answer)) == (status, {"error"})
     assert named in answer["error"]
     assert "\n" not in answer["error"]
-    assert desk.restarts.requests == []
-    assert (await desk.ask()).code == 1  # the server still works; nothing was done, so nothing was verified
+    assert env.restarts.requests == []
+    assert (await env.ask()).code == 1  # the server still works; nothing was done, so nothing was verified
 
 
-async def test_bytes_that_are_not_http_are_harmless(desk: Desk) -> None:
-    reader, writer = await asyncio.open_unix_connection(desk.path)
+async def test_bytes_that_are_not_http_are_harmless(env: ControlEnv) -> None:
+    reader, writer = await asyncio.open_unix_connection(env.path)
     writer.write(b"\x00\xff\r\n" * 10_000)
     writer.write_eof()
     await reader.read()
     writer.close()
     await writer.wait_closed()
-    desk.restarts.does = swap
-    assert (await desk.ask()).code == 0
+    env.restarts.does = swap
+    assert (await env.ask()).code == 0
 
 
-async def test_request_before_first_pod_listing_is_not_answered_with_not_found(desk: Desk) -> None:
-    desk.pods.synced = False
-    status, answer = await post(desk, json=GOOD | {"pod": "missing"})
+async def test_request_before_first_pod_listing_is_not_answered_with_not_found(env: ControlEnv) -> None:
+    env.pods.synced = False
+    status, answer = await post(env, json=GOOD | {"pod": "missing"})
     assert (status, "not listed" in answer["error"]) == (503, True)
 
 
-async def test_disconnected_client_does_not_stop_the_restart(desk: Desk) -> None:
-    slow = desk.restarts.does = Slow()
-    async with desk.asking() as (output, _):
+async def test_disconnected_client_does_not_stop_the_restart(env: ControlEnv) -> None:
+    slow = env.restarts.does = Slow()
+    async with env.asking() as (output, _):
         await output.until("begun")
     slow.go_on.set()
     async with asyncio.timeout(SECONDS):
         await slow.ended.wait()
 
 
-async def test_client_without_wait_is_released_at_first_decision(desk: Desk) -> None:
-    slow = desk.restarts.does = Slow()
-    assert (await desk.ask(wait=False)).code == 0
+async def test_client_without_wait_is_released_at_first_decision(env: ControlEnv) -> None:
+    slow = env.restarts.does = Slow()
+    assert (await env.ask(wait=False)).code == 0
     assert not slow.ended.is_set()
 
 
-async def test_client_that_does_not_read_blocks_nothing(desk: Desk) -> None:
+async def test_client_that_does_not_read_blocks_nothing(env: ControlEnv) -> None:
     ended = asyncio.Event()
 
     async def talkative(request: Request) -> None:
@@ -136,15 +136,15 @@ async def test_client_that_does_not_read_blocks_nothing(desk: Desk) -> None:
         request.followed.notify(VERIFIED)
         ended.set()
 
-    desk.restarts.does = talkative
+    env.restarts.does = talkative
     body = json.dumps(GOOD).encode()
-    reader, writer = await asyncio.open_unix_connection(desk.path, limit=1024)
+    reader, writer = await asyncio.open_unix_connection(env.path, limit=1024)
     writer.write(b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % (messages.RESTARTS.encode(), len(body)))
     writer.write(body)
     async with asyncio.timeout(SECONDS):
         await ended.wait()
-    desk.restarts.does = swap
-    assert (await desk.ask()).code == 0
+    env.restarts.does = swap
+    assert (await env.ask()).code == 0
     answer = b""
     async with asyncio.timeout(SECONDS):
         while b'"event": "done"' not in answer:
@@ -155,80 +155,80 @@ async def test_client_that_does_not_read_blocks_nothing(desk: Desk) -> None:
 
 
 async def test_request_without_runtime_is_held_with_reason(tmp_path: Path) -> None:
-    async with desk_on(tmp_path, runtime=False) as desk, desk.asking() as (output, task):
+    async with control_env(tmp_path, runtime=False) as env, env.asking() as (output, task):
         held = await output.until("decided")
         assert (held["verb"], held["reason"]) == ("postpone", "RuntimeUnavailable")
         assert held["detail"] == "no socket of a runtime at /run"
-        desk.restarts.does = swap
-        desk.find_runtime()
+        env.restarts.does = swap
+        env.find_runtime()
         async with asyncio.timeout(SECONDS):
             assert (await task).code == 0
 
 
 async def test_stopping_agent_reports_state_of_the_restart(tmp_path: Path) -> None:
-    async with desk_on(tmp_path) as desk:
-        desk.restarts.does = Slow()
+    async with control_env(tmp_path) as env:
+        env.restarts.does = Slow()
         output = Output()
-        task = asyncio.create_task(desk.ask(output))
+        task = asyncio.create_task(env.ask(output))
         await output.until("begun")
     async with asyncio.timeout(SECONDS):
         assert (await task).code == 1
     assert (await output.until("done"))["reason"] == "AgentStopped"
 
 
-async def test_stopping_agent_rejects_new_requests(desk: Desk) -> None:
-    desk.server.close()
+async def test_stopping_agent_rejects_new_requests(env: ControlEnv) -> None:
+    env.server.close()
     with pytest.raises(client.NotAcceptedError, match="stopping"):
-        await desk.ask()
-    assert desk.restarts.requests == []
+        await env.ask()
+    assert env.restarts.requests == []
 
 
 async def test_socket_is_root_only_and_removed_with_the_agent(tmp_path: Path) -> None:
-    async with desk_on(tmp_path) as desk:
-        assert desk.path.stat().st_mode & 0o777 == 0o600
-    assert not desk.path.exists()
+    async with control_env(tmp_path) as env:
+        assert env.path.stat().st_mode & 0o777 == 0o600
+    assert not env.path.exists()
 
 
 async def test_socket_of_dead_agent_is_replaced(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / messages.SOCKET))
-    async with desk_on(tmp_path) as desk:
-        desk.restarts.does = swap
-        assert (await desk.ask()).code == 0
+    async with control_env(tmp_path) as env:
+        env.restarts.does = swap
+        assert (await env.ask()).code == 0
 
 
-async def test_socket_of_running_agent_is_not_replaced(desk: Desk) -> None:
+async def test_socket_of_running_agent_is_not_replaced(env: ControlEnv) -> None:
     with pytest.raises(ListenError, match="in use; stop the agent that listens there, or choose another --state-dir"):
-        async with ControlServer(path=desk.path, requests=desk.requests):
+        async with ControlServer(path=env.path, requests=env.requests):
             pytest.fail("two agents on one socket")
-    desk.restarts.does = swap
-    assert (await desk.ask()).code == 0
+    env.restarts.does = swap
+    assert (await env.ask()).code == 0
 
 
-async def test_path_that_is_not_a_socket_is_not_touched(tmp_path: Path, desk: Desk) -> None:
+async def test_path_that_is_not_a_socket_is_not_touched(tmp_path: Path, env: ControlEnv) -> None:
     precious = tmp_path / "precious"
     precious.write_text("data")
     with pytest.raises(ListenError, match="--state-dir"):
-        async with ControlServer(path=precious, requests=desk.requests):
+        async with ControlServer(path=precious, requests=env.requests):
             pytest.fail("listens on a file")
     assert precious.read_text() == "data"
 
 
-async def test_invalid_socket_path_is_refused_in_one_line(tmp_path: Path, desk: Desk) -> None:
+async def test_invalid_socket_path_is_refused_in_one_line(tmp_path: Path, env: ControlEnv) -> None:
     with pytest.raises(ListenError, match="too long; choose another --state-dir"):
-        async with ControlServer(path=tmp_path / ("x" * 200), requests=desk.requests):
+        async with ControlServer(path=tmp_path / ("x" * 200), requests=env.requests):
             pytest.fail("listens nowhere")
 
 
-async def test_internal_error_is_answered_and_next_request_works(desk: Desk) -> None:
+async def test_internal_error_is_answered_and_next_request_works(env: ControlEnv) -> None:
     async def broken(_: Request) -> None:
         raise IndexError
 
-    desk.restarts.does = broken
-    output = await desk.ask()
+    env.restarts.does = broken
+    output = await env.ask()
     events = [output.events.get_nowait() for _ in range(output.events.qsize())]
     assert output.code != 0
     assert (events[-1]["event"], events[-1]["reason"]) == ("done", "Internal")
     assert "IndexError" in events[-1]["detail"]
-    desk.restarts.does = swap
-    assert (await desk.ask()).code == 0
+    env.restarts.does = swap
+    assert (await env.ask()).code == 0

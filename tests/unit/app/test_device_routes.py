@@ -19,7 +19,7 @@ from kubemend.agent.control import client, devices, messages
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.findings import FindingKind
 from tests.fakes import outside
-from tests.unit.app.conftest import Desk, desk_on
+from tests.unit.app.conftest import ControlEnv, control_env
 from tests.unit.devices.operators_rig import GPU, Node, node_in
 
 
@@ -35,7 +35,7 @@ class Done:
 class Counter:
     """The socket with a node behind it."""
 
-    desk: Desk
+    env: ControlEnv
     node: Node
     directory: Path
 
@@ -62,11 +62,11 @@ async def run(*arguments: str) -> Done:
 async def counter(tmp_path: Path) -> AsyncIterator[Counter]:
     (tmp_path / "devices").mkdir()
     async with contextlib.AsyncExitStack() as stack:
-        desk = await stack.enter_async_context(desk_on(tmp_path))
+        env = await stack.enter_async_context(control_env(tmp_path))
         node = await stack.enter_async_context(node_in(tmp_path / "devices"))
-        made = Counter(desk, node, tmp_path)
+        made = Counter(env, node, tmp_path)
         more = DeviceRoutes(node.operators).table()
-        await stack.enter_async_context(ControlServer(path=made.socket, requests=desk.requests, more=more))
+        await stack.enter_async_context(ControlServer(path=made.socket, requests=env.requests, more=more))
         yield made
 
 

@@ -23,8 +23,8 @@ JOB = OwnerRef(api_group="batch", kind="Job", name="train")
 
 
 def container(asked: RestartOverrides, *specs: ContainerSpec, **annotations: str) -> str:
-    wishes = {f"kubemend.io/{key}": text for key, text in annotations.items()}
-    return overrides.container(builders.pod(containers=specs, annotations=wishes), asked)
+    written = {f"kubemend.io/{key}": text for key, text in annotations.items()}
+    return overrides.container(builders.pod(containers=specs, annotations=written), asked)
 
 
 def test_container_defaults_to_the_only_main_container() -> None:

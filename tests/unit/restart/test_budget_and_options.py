@@ -32,7 +32,7 @@ _TEXTS = st.text() | _NUMBERS | _MANY_DIGITS | _WORDS
 
 
 def test_annotations_are_parsed() -> None:
-    wishes = options.parse(
+    found = options.parse(
         {
             "kubemend.io/restart": "InPlace",
             "kubemend.io/strategy": "swap",
@@ -41,7 +41,7 @@ def test_annotations_are_parsed() -> None:
             "kubemend.io/max-restarts": "3",
         }
     )
-    assert wishes == options.Options(
+    assert found == options.Options(
         opted_in=True,
         strategy=intents.Strategy.SWAP,
         containers=frozenset({"trainer", "sidecar"}),
@@ -64,13 +64,13 @@ def parsed(annotations: dict[str, str]) -> options.Options | options.BadAnnotati
 def test_any_text_is_valid_or_named_in_the_error(annotations: dict[str, str]) -> None:
     with contextlib.suppress(options.BadAnnotationError):
         assert options.clean(annotations) <= frozenset(options.Clean)
-    wishes = parsed(annotations)
-    if isinstance(wishes, options.BadAnnotationError):
-        assert any(name in str(wishes) for name in _NAMES)
+    found = parsed(annotations)
+    if isinstance(found, options.BadAnnotationError):
+        assert any(name in str(found) for name in _NAMES)
         return
-    assert 0 <= api_pb2.StopContainerRequest(timeout=math.ceil(wishes.grace_seconds)).timeout <= 3600
-    assert wishes.heartbeat is None or 1 <= wishes.heartbeat.timeout <= 86400
-    assert wishes.budget().restarts.limit < 10**9
+    assert 0 <= api_pb2.StopContainerRequest(timeout=math.ceil(found.grace_seconds)).timeout <= 3600
+    assert found.heartbeat is None or 1 <= found.heartbeat.timeout <= 86400
+    assert found.budget().restarts.limit < 10**9
 
 
 @pytest.mark.parametrize("text", ["3600", "60m", "1h", "3600000ms"])

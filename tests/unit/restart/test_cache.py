@@ -61,9 +61,9 @@ def decide(
     requested: bool = False,
     **annotations: str,
 ) -> Decision:
-    wishes = options.parse({f"kubemend.io/{name.replace('_', '-')}": text for name, text in annotations.items()})
+    pod_options = options.parse({f"kubemend.io/{name.replace('_', '-')}": text for name, text in annotations.items()})
     crashes = Crashes(past, died_at=died_at, died=died, requested=requested)
-    return cache.decide(crashes, container="trainer", found=found, pod_options=wishes)
+    return cache.decide(crashes, container="trainer", found=found, pod_options=pod_options)
 
 
 TWICE = [begun(1000.0, fault_at=999.0), begun(1010.0, fault_at=1009.0)]

@@ -10,13 +10,13 @@ FILE, TIMEOUT, CLEAN = options.HEARTBEAT_FILE, options.HEARTBEAT_TIMEOUT, option
 
 
 def test_heartbeat_needs_a_file_and_a_timeout() -> None:
-    wishes = options.parse({FILE: "/checkpoints/beat", TIMEOUT: "1.5m"})
-    assert wishes.heartbeat == Heartbeat(file="/checkpoints/beat", timeout=90.0)
+    found = options.parse({FILE: "/checkpoints/beat", TIMEOUT: "1.5m"})
+    assert found.heartbeat == Heartbeat(file="/checkpoints/beat", timeout=90.0)
 
 
 def test_no_annotations_watch_and_clean_nothing() -> None:
-    wishes = options.parse({})
-    assert (wishes.heartbeat, wishes.clean) == (None, frozenset())
+    found = options.parse({})
+    assert (found.heartbeat, found.clean) == (None, frozenset())
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_heartbeat_timeout_must_be_a_valid_duration(timeout: str) -> None:
 
 @pytest.mark.parametrize(("text", "seconds"), [("1000ms", 1.0), ("24h", 86400.0)])
 def test_heartbeat_timeout_ranges_from_a_second_to_a_day(text: str, seconds: float) -> None:
-    wishes = options.parse({FILE: "/beat", TIMEOUT: text})
-    assert wishes.heartbeat == Heartbeat("/beat", seconds)
+    found = options.parse({FILE: "/beat", TIMEOUT: text})
+    assert found.heartbeat == Heartbeat("/beat", seconds)
 
 
 @pytest.mark.parametrize("text", ["shm", " shm ", "shm,shm", "shm,"])

@@ -50,7 +50,7 @@ opted_in = hostile.map(lambda each: {**each, options.RESTART: options.IN_PLACE})
 def test_any_annotations_are_parsed_or_refused(annotations: dict[str, str]) -> None:
     pod = builders.pod(annotations=annotations)
     try:
-        wishes = options.parse(annotations)
+        found = options.parse(annotations)
     except options.BadAnnotationError as error:
         reason = str(error)
     else:
@@ -61,8 +61,8 @@ def test_any_annotations_are_parsed_or_refused(annotations: dict[str, str]) -> N
         assert refused is not None
         assert refused.reason is Reason.BAD_ANNOTATION
         return
-    assert 0 <= wishes.grace_seconds <= options.LONGEST_GRACE
-    assert wishes.heartbeat is None or math.isfinite(wishes.heartbeat.timeout)
+    assert 0 <= found.grace_seconds <= options.LONGEST_GRACE
+    assert found.heartbeat is None or math.isfinite(found.heartbeat.timeout)
     with contextlib.suppress(overrides.AmbiguousTargetError):
         assert pod.container(overrides.container(pod, overrides.RestartOverrides())) is not None
 

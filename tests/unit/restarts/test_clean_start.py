@@ -39,8 +39,8 @@ async def test_cleanup_not_requested_leaves_no_note(env: RestartEnv) -> None:
 
 async def resumed(env: RestartEnv, **annotations: str) -> restart_plan.RestartPlan:
     """Return the plan of an open swap that a previous agent left."""
-    wishes = {f"kubemend.io/{key}": text for key, text in annotations.items()}
-    await env.pod.pods.put(replace(env.pod.pods.pods()[POD.uid], annotations=wishes))
+    written = {f"kubemend.io/{key}": text for key, text in annotations.items()}
+    await env.pod.pods.put(replace(env.pod.pods.pods()[POD.uid], annotations=written))
     intent = env.pod.cri_env.intent(created_at=NOW, order=intents.SwapOrder.CREATE_FIRST)
     return await planning.resume(env.dependencies, intent)
 

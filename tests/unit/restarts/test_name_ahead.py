@@ -24,10 +24,10 @@ from tests.fakes.cri_server import Call
 async def exited(env: RestartEnv, *, known: bool = True, **annotations: str) -> Request:
     """Opt in, end the trainer, whose status has been prefetched where ``known``, and return the exit's request."""
     view = env.pod.pods.pods()[POD.uid]
-    wishes = {"kubemend.io/restart": "InPlace"} | {
+    written = {"kubemend.io/restart": "InPlace"} | {
         f"kubemend.io/{key.replace('_', '-')}": text for key, text in annotations.items()
     }
-    await env.pod.pods.put(replace(view, annotations=wishes))
+    await env.pod.pods.put(replace(view, annotations=written))
     cri_env = env.pod.cri_env
     if known:
         await cri_env.cri.cached_status((await cri_env.containers())[-1])

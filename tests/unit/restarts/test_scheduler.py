@@ -264,8 +264,8 @@ async def test_old_intent_without_effect_is_undone(env: RestartEnv, age: float) 
 async def _held_by_its_budget(env: RestartEnv, ended: asyncio.Event, clock: list[float]) -> "asyncio.Task[None]":
     """Spend the pod's only restart, and have a second fault on hold; ``ended``: the process that it hit has ended."""
     view = env.pod.pods.pods()[POD.uid]
-    wishes = {"kubemend.io/restart": "InPlace", "kubemend.io/max-restarts": "1"}
-    await env.pod.pods.put(replace(view, annotations=wishes))
+    written = {"kubemend.io/restart": "InPlace", "kubemend.io/max-restarts": "1"}
+    await env.pod.pods.put(replace(view, annotations=written))
     restarts = RestartScheduler(
         dependencies=env.dependencies, store=env.store, metrics=node.metrics(), now=lambda: clock[0]
     )

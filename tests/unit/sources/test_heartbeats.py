@@ -33,7 +33,7 @@ from kubemend.agent.sources.processes import ProcFs
 from kubemend.common.components import ComponentState, ComponentStatus
 from kubemend.common.side_process import Calls, SideProcess
 from tests.fakes import hanging_fs, outside
-from tests.fakes.own_threads import OwnThreads
+from tests.fakes.calls_in_threads import CallsInThreads
 from tests.fakes.proc_tree import ProcTree, container_id
 from tests.unit.restart import builders
 
@@ -168,8 +168,8 @@ class Env:
 
 
 def annotated(timeout: float = TIMEOUT, **changes: Any) -> PodView:
-    wishes = {"kubemend.io/heartbeat-file": "/tmp/beat", "kubemend.io/heartbeat-timeout": f"{timeout}s"}
-    return replace(builders.pod(**changes), annotations={"kubemend.io/restart": "InPlace"} | wishes)
+    written = {"kubemend.io/heartbeat-file": "/tmp/beat", "kubemend.io/heartbeat-timeout": f"{timeout}s"}
+    return replace(builders.pod(**changes), annotations={"kubemend.io/restart": "InPlace"} | written)
 
 
 def make(
@@ -187,7 +187,7 @@ def make(
         listener=recorded,
         polls=recorded,
         report=statuses.append,
-        calls=calls if calls is not None else OwnThreads(),
+        calls=calls if calls is not None else CallsInThreads(),
     )
     return Env(tree, source, runtime, api, events, memory, recorded, statuses)
 
@@ -497,7 +497,7 @@ async def test_internal_error_on_targets_of_a_pod_leaves_the_others(
         assert (await env.hangs()).target == TRAINER
 
 
-class Gated(OwnThreads):
+class Gated(CallsInThreads):
     """Inspects containers only while the gate is open."""
 
     def __init__(self) -> None:

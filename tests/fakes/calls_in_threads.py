@@ -8,7 +8,7 @@ from kubemend.common.blocking import DedicatedThread
 T = TypeVar("T")
 
 
-class OwnThreads:
+class CallsInThreads:
     """Replace ``common.side_process.SideProcess``."""
 
     def __init__(self) -> None:
