@@ -102,6 +102,24 @@ async def test_pods_are_counted_for_a_decision_only() -> None:
     running.cancel()
 
 
+async def test_failed_pods_and_restarts_of_init_containers_count_too() -> None:
+    job = {"spec": {"backoffLimit": 10}, "status": {"failed": 3}}
+    status = {"initContainerStatuses": [{"restartCount": 2}], "containerStatuses": [{"restartCount": 1}]}
+    api = Api(items=[{"status": {"phase": "Running", **status}}])
+    api.answers = {"/apis/batch/v1/namespaces/default/jobs/j": job}
+    assert await OwnerLookup(api).facts(member()) == admission.OwnerFacts(job_restarts_left=10 - 1 - 3 - 2 - 1)
+
+
+async def test_facts_that_are_too_old_are_not_used_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = Api()
+    owners = OwnerLookup(api)
+    assert await owners.facts(member(), at_once=True) is not None
+    api.hangs = True
+    assert await owners.facts(member(), at_once=True) is not None
+    monkeypatch.setattr(lookup, "_GOOD_FOR", -1.0)
+    assert await owners.facts(member(), at_once=True) is None
+
+
 async def test_internal_error_on_a_pod_leaves_the_owners_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     bad, good = members(2)
     matters = lookup._matters
