@@ -537,6 +537,16 @@ async def test_a_successor_of_a_dead_container_that_is_removed_during_the_compar
     assert outcome.result is Result.SWAPPED
 
 
+async def test_a_rebuilt_successor_of_a_container_that_is_gone_cannot_be_proved(cri_env: CriEnv) -> None:
+    intent = cri_env.intent(order=intents.SwapOrder.CREATE_FIRST)
+    successor_spec = await crio_material(cri_env, intent)
+    await cri_env.cri.remove_container(cri_env.old)
+    outcome = await cri_env.actuator().carry_out(intent, successor_spec=successor_spec)
+    assert outcome.result is Result.NOT_ALIKE
+    assert "does not exist" in outcome.detail
+    assert await cri_env.containers() == ()
+
+
 @BOTH_ORDERS
 async def test_a_plain_copy_is_not_compared(cri_env: CriEnv, order: intents.SwapOrder) -> None:
     """A comparison takes 3 ms of CPU, which a gang on one node would wait for."""
