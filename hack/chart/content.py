@@ -3,6 +3,7 @@
 import json
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,8 +58,9 @@ def _with_values(tree: Mapping[str, Any]) -> dict[str, Any]:
         metadata = tree["metadata"]
         kept = {**metadata.get("annotations", {}), "helm.sh/resource-policy": "keep"}
         return {**tree, "metadata": {**metadata, "annotations": kept}}
-    if tree["kind"] == "NetworkPolicy":
-        return {**tree, "spec": {**tree["spec"], "ingress": FromValues(".Values.controller.ingress")}}
+    if tree["kind"] == "NetworkPolicy" and "ingress" in tree["spec"]:
+        rules = replace(tree["spec"]["ingress"], otherwise=FromValues(".Values.controller.ingress"))
+        return {**tree, "spec": {**tree["spec"], "ingress": rules}}
     return _workload(tree) if tree["kind"] in _WORKLOADS else dict(tree)
 
 
@@ -106,8 +108,10 @@ def _values(workloads: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _ingress() -> Any:
-    (policy,) = (each.tree for each in sources.manifests() if each.tree["kind"] == "NetworkPolicy")
-    return policy["spec"]["ingress"]
+    """Return the NetworkPolicy's rules without the component that replaces them."""
+    policies = (each.tree["spec"] for each in sources.manifests() if each.tree["kind"] == "NetworkPolicy")
+    (rules,) = (spec["ingress"] for spec in policies if "ingress" in spec)
+    return rules.otherwise
 
 
 def _yaml(value: Any) -> str:

@@ -75,7 +75,7 @@ def manifests() -> list[Manifest]:
 
 def _components() -> dict[str, str]:
     found = {path.parent.name: f"components/{path.parent.name}" for path in DAEMONSET.glob("components/*/*.yaml")}
-    return dict(sorted({**found, "admission": "admission", "jobset": "jobset"}.items()))
+    return dict(sorted({**found, **{name: name for name in ("admission", "hub-from-nodes", "jobset")}}.items()))
 
 
 def _overlays() -> list[Path]:

@@ -109,6 +109,12 @@ def test_agents_alone_are_the_base() -> None:
     assert comparable(rendered({"components": OFF})) == comparable(manifests.build(manifests.BASE))
 
 
+def test_hub_that_admits_only_nodes_has_the_same_objects() -> None:
+    expected = manifests.combined(manifests.DEFAULT, manifests.DAEMONSET / "hub-from-nodes")
+    values = switched(["hub-from-nodes"]) | {"controller": {"ingress": []}}
+    assert comparable(rendered(values)) == comparable(expected)
+
+
 def test_jobset_resource_is_the_same() -> None:
     jobset = comparable(manifests.build(manifests.DAEMONSET / "jobset"))
     with_it, without = comparable(rendered(switched(["jobset"]))), comparable(rendered({}))
@@ -144,7 +150,7 @@ def test_operators_fields_replace_the_defaults() -> None:
 
 
 def test_release_in_another_namespace_names_no_object_of_the_manifests_namespace() -> None:
-    everything = switched(sorted({*manifests.COMPONENTS, "jobset"}))
+    everything = switched(sorted({*manifests.COMPONENTS, "hub-from-nodes", "jobset"}))
     text = yaml.safe_dump_all(rendered(everything, namespace="gpu-ops"), width=1000)
     assert (
         re.findall(r"namespace: kubemend\b|serviceaccount:kubemend:|\.kubemend\.svc|request.namespace .= 'k", text)

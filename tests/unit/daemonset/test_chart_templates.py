@@ -37,7 +37,7 @@ def test_check_succeeds_without_kubectl_and_helm() -> None:
 
 def test_every_component_and_optional_directory_is_a_switch() -> None:
     switches = {each.name for each in sources.options() if each.group == "components"}
-    assert len(switches) == len(manifests.COMPONENTS) + len(("admission", "jobset"))
+    assert len(switches) == len(manifests.COMPONENTS) + len(("admission", "hub-from-nodes", "jobset"))
     defaults = {each.name for each in sources.options() if each.default}
     assert defaults == {"admission", "deviceTaints", "gangs"}, "daemonset/default"
 
