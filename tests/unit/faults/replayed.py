@@ -184,6 +184,7 @@ class ReplayedLog:
     def __init__(self, *, read_at: Callable[[], float]) -> None:
         self._read_at = read_at
         self._printed: list[bytes] = []
+        self._replaced = False
         self._changed = asyncio.Event()
 
     def print(self, raw: bytes) -> None:
@@ -193,7 +194,15 @@ class ReplayedLog:
     async def wait(self) -> None:
         await self._changed.wait()
 
+    def restart(self) -> None:
+        """Become another log, as a file in place of the kernel's does."""
+        self._replaced = True
+        self._changed.set()
+
     def read(self) -> kmsg_readers.Batch:
+        if self._replaced:
+            self._replaced = False
+            raise kmsg_readers.LogReplacedError
         records, self._printed = self._printed, []
         self._changed.clear()
         return kmsg_readers.Batch(records=records, at_end=True, read_at=self._read_at(), awaited=True)
