@@ -24,6 +24,7 @@ from kubemend.agent.sources.processes import ProcFs
 from kubemend.common import fair_room, unix_sockets
 from kubemend.common.components import ComponentState, ComponentStatus
 from kubemend.common.pb.nvhcd import nvhcd_pb2, nvhcd_pb2_grpc
+from tests import eventually
 from tests.fakes import proc_tree
 
 SECONDS = 60
@@ -59,6 +60,7 @@ class Env:
     answers: dict[ContainerId, Answer | Undetermined] = field(default_factory=dict)
     asked: list[ContainerId] = field(default_factory=list)
     hangs: set[ContainerId] = field(default_factory=set)
+    served: HealthCheckSocket = field(init=False)
 
     @property
     def path(self) -> Path:
@@ -91,7 +93,8 @@ class Env:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.agent().run())
+        self.served = self.agent()
+        task = asyncio.create_task(self.served.run())
         try:
             await self.status(ComponentState.READY)
             yield
@@ -369,6 +372,21 @@ async def test_refused_process_is_identified_again_only_after_a_moment(env: Env,
     assert await env.result() is result
     for each in waiting:
         each.close()
+
+
+async def test_nothing_of_a_connection_that_has_ended_is_kept(env: Env) -> None:
+    for _ in range(3):
+        await env.check()
+    await eventually.true(lambda: not env.served._visits)
+
+
+async def test_number_of_refused_processes_that_are_kept_is_limited(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health_check_socket, "_MOST_REFUSED", 3)
+    for pid in range(100):
+        with socket.socket(socket.AF_UNIX) as connection:
+            env.served._refuse_for_now(connection, Result.CROWDED, pid)
+        assert pid in env.served._refused
+        assert len(env.served._refused) <= 3
 
 
 async def test_any_user_may_connect_and_the_socket_outlives_the_agent(env: Env, limits: Limits) -> None:

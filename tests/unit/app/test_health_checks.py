@@ -144,5 +144,14 @@ async def test_gpu_in_an_unknown_form_is_undetermined_unless_another_one_fails(e
     assert not (await env.answer()).success
 
 
+async def test_pod_of_the_same_name_in_another_namespace_holds_other_devices(env: Env) -> None:
+    namesake = dataclasses.replace(PODS[0], namespace="elsewhere", uid=PodUid("uid-9"))
+    hidden = frozenset({PluginDevice("nvidia.com/gpu", "odd")})
+    theirs = hold(GPUS[1].uuid, pod=namesake, others=hidden)
+    env.holders.allocations = Allocations(items=(hold(GPUS[0].uuid, pod=PODS[0]), theirs), known=True)
+    env.breaks(GPUS[1], "79")
+    assert (await env.answer()).success
+
+
 async def test_without_the_runtime_it_is_undetermined(store: Store) -> None:
     assert "container runtime" in await env_on(store, runtime=False).reason()
