@@ -61,6 +61,7 @@ def test_the_caches_are_for_pods_that_opted_in() -> None:
     matched = "\n".join(each["expression"] for each in policy["spec"]["matchConditions"])
     for name in (members.RESTART, members.IN_PLACE, options.CACHE):
         assert f"'{name}'" in matched
+    assert f"'{options.CACHE_SIZE}'" in str(policy)
 
 
 def test_launcher_is_for_pods_that_name_containers() -> None:

@@ -373,7 +373,7 @@ def test_finished_pods_of_many_namespaces_keep_their_bound() -> None:
 
 def test_every_annotation_that_the_agent_reads_is_kept() -> None:
     names = {each for each in vars(options).values() if isinstance(each, str) and each.startswith(options.PREFIX)}
-    of_components = {options.PREFIX, options.LAUNCHER, options.LAUNCHER_OPTIONS}
+    of_components = {options.PREFIX, options.CACHE_SIZE, options.LAUNCHER, options.LAUNCHER_OPTIONS}
     assert names - of_components == options.USED
 
 

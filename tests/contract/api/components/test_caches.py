@@ -46,6 +46,15 @@ async def test_opted_in_pod_gets_the_volume_and_the_variables(api: client.KubeCl
     assert environment(pod, "trainer") == {"RANK": "0", **TRAINERS}
 
 
+@pytest.mark.parametrize(
+    ("size", "volume"), [("20Gi", {"sizeLimit": "20Gi"}), ("much", {}), ("", {})], ids=["quantity", "word", "empty"]
+)
+async def test_pod_may_limit_the_volume(api: client.KubeClient, size: str, volume: Json) -> None:
+    pod = await created(api, {"trainer": {}}, annotations={**OPTED_IN, "kubemend.io/cache-size": size})
+    assert pod["spec"]["volumes"] == [{"name": "kubemend-cache", "emptyDir": volume}]
+    assert environment(pod, "trainer") == TRAINERS
+
+
 async def test_each_container_has_directories_of_its_own(api: client.KubeClient) -> None:
     pod = await created(api, {"trainer": {}, "log-shipper": {}})
     assert environment(pod, "trainer") == TRAINERS
@@ -56,11 +65,13 @@ async def test_each_container_has_directories_of_its_own(api: client.KubeClient)
 async def test_what_the_pod_sets_stays(api: client.KubeClient) -> None:
     claim = {"name": "kubemend-cache", "persistentVolumeClaim": {"claimName": "caches"}}
     mount = {"name": "kubemend-cache", "mountPath": "/var/cache/kubemend", "subPath": "of-this-job"}
-    own = {"env": [{"name": "TRITON_CACHE_DIR", "value": "/data/triton"}], "volumeMounts": [mount]}
+    of_pod = {"name": "XDG_CACHE_HOME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}}
+    own = {"env": [{"name": "TRITON_CACHE_DIR", "value": "/data/triton"}, of_pod], "volumeMounts": [mount]}
     pod = await created(api, {"trainer": own}, volumes=[claim])
     assert pod["spec"]["volumes"] == [claim]
     assert pod["spec"]["containers"][0]["volumeMounts"] == [mount]
-    assert environment(pod, "trainer") == {**TRAINERS, "TRITON_CACHE_DIR": "/data/triton"}
+    assert environment(pod, "trainer") == {**TRAINERS, "TRITON_CACHE_DIR": "/data/triton", "XDG_CACHE_HOME": None}
+    assert of_pod in pod["spec"]["containers"][0]["env"]
 
 
 async def test_variables_of_a_config_map_are_not_overridden_unless_the_pod_allows_it(api: client.KubeClient) -> None:
