@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from kubemend.common import exit_codes
 from kubemend.common.kube import client
+from launcher import kubemend_run
 from tests import eventually
 from tests.contract.api import objects
 from tests.contract.api.installation import Cluster
@@ -47,11 +49,37 @@ async def test_named_program_is_run_by_the_launcher_of_the_agents_image(api: cli
     assert pod["spec"]["containers"][0]["volumeMounts"] == [MOUNT]
 
 
+@pytest.mark.parametrize("python", ["python", "python3", "/usr/bin/python3.8", "python3.14", "/a/bin/python3.13t"])
+async def test_each_python_that_the_launcher_supports_runs_it(api: client.KubeClient, python: str) -> None:
+    pod = await created(api, {"trainer": {"command": [python, "train.py"]}})
+    assert commands(pod) == {"trainer": [python, LAUNCHER, "--", python, "train.py"]}
+    assert kubemend_run.program_of([python, "train.py"]) is not None
+
+
 async def test_options_come_from_the_pod(api: client.KubeClient) -> None:
     annotations = {**WANTED, "kubemend.io/launcher-options": " --max-restarts 0  --no-spare"}
     pod = await created(api, {"trainer": {"command": ["/usr/bin/python", "-m", "train"]}}, annotations=annotations)
     options = ["--max-restarts", "0", "--no-spare"]
     assert commands(pod) == {"trainer": ["/usr/bin/python", LAUNCHER, *options, "--", "/usr/bin/python", "-m", "train"]}
+
+
+@pytest.mark.parametrize(
+    ("codes", "options"),
+    [
+        ("42, 64 - 78", ["--fatal-exit-codes", "42, 64 - 78"]),
+        *((each, ["--fatal-exit-codes", each]) for each in ("255", "007,", " 1,,2", "3-3")),
+        *((each, []) for each in ("", "0", "256", "78-64", "1-256", "0-3", "a", "1;2", "-3", "1-2-3")),
+    ],
+)
+async def test_exit_codes_that_are_fatal_for_the_agent_are_so_for_the_launcher(
+    api: client.KubeClient, codes: str, options: list[str]
+) -> None:
+    """Options of the pod come later, and count. With a value that it does not know the launcher would not start."""
+    annotations = {**WANTED, "kubemend.io/fatal-exit-codes": codes, "kubemend.io/launcher-options": "--no-spare"}
+    pod = await created(api, {"trainer": {"command": TRAIN}}, annotations=annotations)
+    assert commands(pod) == {"trainer": ["python3.11", LAUNCHER, *options, "--no-spare", "--", *TRAIN]}
+    for words in filter(None, [options]):
+        assert kubemend_run.parser().parse_args(words).fatal_exit_codes == exit_codes.parse(codes)
 
 
 async def test_only_named_containers_with_a_python_command_change_and_their_order_stays(api: client.KubeClient) -> None:
@@ -73,10 +101,12 @@ async def test_only_named_containers_with_a_python_command_change_and_their_orde
     [
         ["sh", "-c", "python train.py"],
         ["/opt/pythonic/run"],
+        ["/usr/bin/python2.7", "train.py"],
+        ["python3.7", "train.py"],
         ["python", "/launcher/kubemend_run.py", "--", *TRAIN],
         None,
     ],
-    ids=["shell", "other program", "has the launcher", "image's own"],
+    ids=["shell", "other program", "python 2", "too old", "has the launcher", "image's own"],
 )
 async def test_pod_without_a_program_to_launch_is_left_alone(api: client.KubeClient, command: list[str] | None) -> None:
     pod = await created(api, {"trainer": {"command": command} if command else {}})
