@@ -526,6 +526,7 @@ _CONTENDED = 0.1  # of the time that a spare was running or waiting for a CPU
 _RESCAN = 0.05
 _LONGEST_POLL = 3600.0
 _REPORT_UNKILLED = 30.0
+_MOST_OTHERS = 32  # children of a shell script that has then executed the launcher
 _MOST_REAPED = 100  # children at a time
 _LONGEST_CHASE = 2.0  # of processes that fork while they are killed
 _TRIES = 5  # spares for one run of the program
@@ -977,15 +978,15 @@ def process_of(pid: int, proc: str = "/proc") -> Process | None:
     return Process(pid, int(fields[1]), state, int(fields[19]))
 
 
-def descendants(found: dict[int, Process], root: int, without: int | None = None) -> list[Process]:
-    """Return the living descendants of ``root``, parents first, except for ``without`` and its descendants."""
+def descendants(found: dict[int, Process], root: int, without: Iterable[int] = ()) -> list[Process]:
+    """Return the living descendants of ``root``, parents first, except for ``without`` and their descendants."""
     children: dict[int, list[Process]] = {}
     for process in found.values():
         children.setdefault(process.parent, []).append(process)
-    result, left = [], [root]
+    result, left, without = [], [root], frozenset(without)
     while left:
         for child in children.get(left.pop(0), ()):
-            if child.pid != without:
+            if child.pid not in without:
                 left.append(child.pid)
                 result.append(child)
     return [each for each in result if each.state not in "ZX"]
@@ -1594,6 +1595,7 @@ class Launcher:
         self._reported_spare: tuple[object, ...] = ()
         self._wakeup = self._catch_signals()
         self._has_terminal = _has_terminal()
+        self._others = [each for each in processes().values() if each.parent == os.getpid()][:_MOST_OTHERS]
         self._control = self._open_control()
         self._adopt_orphans()
         self._program = self._prepare_spares()
@@ -1785,6 +1787,7 @@ class Launcher:
     def _state(self) -> dict[str, object]:
         """Return the state for the agent. ``spare`` is the spare's start (``Process.started``), 0 if there is none.
 
+        ``others`` are those of children that were there before the launcher, and that no restart kills.
         ``no_spare`` is why there is none, or why the last one was dropped, and ``spare_reason`` the same for programs;
         empty if none is due yet. ``spare_memory``: bytes, 0 if they have not been checked yet.
         """
@@ -1799,6 +1802,7 @@ class Launcher:
             "age": time.monotonic() - self._began,
             "restarts": self._restarts,
             "spare": spare.started if spare else 0,
+            "others": [each.started for each in self._others],
             "ready": bool(self._spare and self._spare.ready),
             "spare_memory": self._spare.memory if self._spare else 0,
             "spare_reason": self._no_spare.reason,
@@ -2031,8 +2035,7 @@ class Launcher:
         began, reported = time.monotonic(), False
         killed: set[tuple[int, int]] = set()
         while not self._stopping:
-            spare = self._spare.pid if self._spare else None
-            alive = descendants(processes(), os.getpid(), spare)
+            alive = self._alive()
             if not self._reap() and not alive:
                 return
             for process in alive:
@@ -2048,6 +2051,12 @@ class Launcher:
                 say(f"waiting for process {alive[0].pid} to die (state {alive[0].state})")
             if alive:
                 self._turn(time.monotonic() + _RESCAN)
+
+    def _alive(self) -> list[Process]:
+        """Return the living processes that the program has started."""
+        found = processes()
+        without = [each.pid for each in self._others if each.pid in found and found[each.pid].started == each.started]
+        return descendants(found, os.getpid(), [*without, self._spare.pid] if self._spare else without)
 
     # The spare.
 

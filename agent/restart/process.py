@@ -36,6 +36,7 @@ _LONGEST_FOLDER = 1000
 _LONGEST_REASON = 128  # as in the launcher
 _MOST = 2**53
 _MOST_CODE = 255
+_MOST_OTHERS = 32  # as in the launcher
 
 
 class State(enum.Enum):
@@ -91,6 +92,7 @@ class Launcher:
     - ``age``: seconds since the program was started
     - ``restarts``: the program's KUBEMEND_RESTART_COUNT
     - ``spare``: the start of the spare interpreter in clock ticks since boot; 0: there is none
+    - ``others``: the starts of children that were there before the launcher, which no restart kills
     - ``error``: why an order was not carried out
     - ``spare_memory``: the spare's resident bytes at its last check; 0: unknown, as from older launchers
     - ``spare_reason``, ``no_spare``: why there is no spare, for programs and for people; the text is empty if none is
@@ -110,6 +112,7 @@ class Launcher:
     code: int = 0
     spare_memory: int = 0
     spare_reason: NoSpare = NoSpare.NOT_DUE
+    others: tuple[int, ...] = ()
 
     @property
     def spare_state(self) -> Spare:
@@ -177,6 +180,7 @@ def answer(line: bytes) -> Launcher:
         code=_number(raw, "code", most=_MOST_CODE),
         spare_memory=_memory(raw.get("spare_memory")),
         spare_reason=_no_spare(raw.get("spare_reason"), reason=raw.get("no_spare")),
+        others=_starts(raw.get("others", [])),
     )
 
 
@@ -283,6 +287,12 @@ def _seconds(raw: Mapping[str, object], name: str) -> float:
     if type(value) not in (int, float) or not isinstance(value, (int, float)) or not 0.0 <= value <= _MOST:
         raise ValueError(f"{name} is not a duration")
     return float(value)
+
+
+def _starts(value: object) -> tuple[int, ...]:
+    if not isinstance(value, list) or len(value) > _MOST_OTHERS:
+        raise ValueError("others is not a short list")
+    return tuple(_number({"others": each}, "others") for each in value)
 
 
 def _memory(value: object) -> int:

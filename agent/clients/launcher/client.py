@@ -78,7 +78,9 @@ class LauncherClient:
             return LauncherUnavailable(_NO_PID)
         try:
             pids = await asyncio.to_thread(self._processes.container_pids, address.pid, of=container.id)
-            return await asyncio.to_thread(exchange.remains, address, spare=launcher.spare, pids=pids)
+            return await asyncio.to_thread(
+                exchange.remains, address, spare=launcher.spare, pids=pids, others=launcher.others
+            )
         except OSError as error:
             return LauncherUnavailable(f"the container's processes cannot be read: {error}")
 

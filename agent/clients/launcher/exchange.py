@@ -81,14 +81,17 @@ def is_known(known: process.Launcher | None, launcher: process.Launcher) -> bool
     return not process.is_news(launcher, known)
 
 
-def remains(address: LauncherAddress, *, spare: int, pids: frozenset[int]) -> tuple[int, ...]:
-    """Return the living processes below the main one, except for the spare and those below it.
+def remains(
+    address: LauncherAddress, *, spare: int, pids: frozenset[int], others: tuple[int, ...] = ()
+) -> tuple[int, ...]:
+    """Return the living processes below the main one, except for the spare, the ``others`` and those below them.
 
-    ``spare`` is its start in clock ticks since boot, ``pids`` are the container's processes. A process that
-    ``kubectl exec`` added to the container is not below its main process.
+    ``spare`` and ``others`` are starts in clock ticks since boot, ``pids`` are the container's processes. A process
+    that ``kubectl exec`` added to the container is not below its main process.
     """
     parents: dict[int, int] = {}
     without: set[int] = set()
+    starts = {each for each in (spare, *others) if each}
     for pid in pids:
         text = kernel_files.read(address.proc / str(pid) / "stat")
         if text is None:
@@ -97,7 +100,7 @@ def remains(address: LauncherAddress, *, spare: int, pids: frozenset[int]) -> tu
         if stat.state in ("Z", "X") and int(stat.rest[_THREADS_FIELD - 4]) <= 1:  # others live on without the first
             continue
         parents[pid] = int(stat.rest[_PARENT_FIELD - 4])
-        if parents[pid] == address.pid and spare and int(stat.rest[_START_TIME_FIELD - 4]) == spare:
+        if parents[pid] == address.pid and int(stat.rest[_START_TIME_FIELD - 4]) in starts:
             without.add(pid)
     found, left = [], [address.pid]
     while left:

@@ -53,6 +53,9 @@ if os.fork() == 0:
 os.wait()
 """
 
+AFTER_A_HELPER = ("sh", "-c", 'sleep 600 & echo daemon $! >> events; exec "$@"', "sh")
+"""A script that starts another program, and then executes its arguments."""
+
 
 def writing(name: str) -> str:
     """Return the source of a module that writes the event ``name``."""
@@ -159,8 +162,9 @@ class Running:
             for each in below:
                 kubemend_run.kill(each)
         for pid in self.events("daemon"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{pid}/cwd").readlink() == self.folder:  # not a number in a PID namespace
+                    os.kill(pid, signal.SIGKILL)
 
 
 def alive(pid: int) -> bool:

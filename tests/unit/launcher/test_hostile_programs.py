@@ -14,7 +14,7 @@ from tests.unit.launcher.running import Running
 def _bare_launcher(**fields: object) -> Launcher:
     """Return a launcher that has started nothing."""
     launcher = object.__new__(Launcher)
-    launcher.__dict__.update(_pid=0, _status=None, _spare=None, _stopping=0, _reaps_on=False, **fields)
+    launcher.__dict__.update(_pid=0, _status=None, _spare=None, _stopping=0, _reaps_on=False, _others=[], **fields)
     return launcher
 
 

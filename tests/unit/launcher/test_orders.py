@@ -18,7 +18,7 @@ from kubemend.agent.restart import intents, process
 from kubemend.agent.restart.process import Launcher, NoSpare, State
 from launcher import kubemend_run
 from tests import eventually
-from tests.unit.launcher.running import DAEMONIZE, Running, alive
+from tests.unit.launcher.running import AFTER_A_HELPER, DAEMONIZE, Running, alive
 
 CONTAINER = ContainerId("c" * 64)
 NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -194,6 +194,17 @@ async def test_nothing_that_the_program_has_started_is_left(agent: Agent) -> Non
     held = await agent.stop(intent())
     assert exchange.remains(await agent.address(), spare=held.spare, pids=before | beneath(agent.main)) == ()
     assert exchange.remains(await agent.address(), spare=0, pids=beneath(agent.main)) != ()  # the spare
+
+
+async def test_what_a_script_has_started_before_the_launcher_does_not_count_as_the_programs(agent: Agent) -> None:
+    launcher = agent.launcher
+    launcher.start("--no-spare", under=(*NAMESPACE, *AFTER_A_HELPER))
+    await launcher.nth(1, "begin")
+    held = await agent.stop(intent())
+    (helper,) = below(agent)
+    found = functools.partial(exchange.remains, await agent.address(), spare=0, pids=beneath(agent.main))
+    assert (found(others=held.others), found()) == ((), (helper.pid,))
+    assert (await agent.release(intent())).program == 2
 
 
 async def test_a_program_whose_first_thread_has_ended_is_not_dead(agent: Agent) -> None:

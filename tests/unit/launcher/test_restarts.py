@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.unit.launcher.running import DAEMONIZE, Running, alive
+from tests.unit.launcher.running import AFTER_A_HELPER, DAEMONIZE, Running, alive
 
 COLD = ("--no-spare",)
 
@@ -110,3 +110,18 @@ async def test_a_program_that_vanished_ends_it(launcher: Running) -> None:
     program.symlink_to(sys.executable)
     launcher.start(*COLD, command=[str(program), "-c", f"import os; os.unlink({str(program)!r}); os._exit(3)"])
     assert await launcher.ended() == 127
+
+
+async def test_what_a_script_has_started_before_it_executed_the_launcher_is_not_killed(launcher: Running) -> None:
+    """Such as sshd, which a program needs and does not start again."""
+    launcher.start("--no-spare", under=AFTER_A_HELPER)
+    helper = await launcher.nth(1, "daemon")
+    await launcher.nth(1, "begin")
+    launcher.order(DAEMONIZE)
+    daemon = await launcher.nth(2, "daemon")
+    launcher.order("sys.exit(1)")
+    await launcher.nth(2, "begin")
+    assert alive(helper)
+    assert not alive(daemon)
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0

@@ -157,6 +157,11 @@ def test_a_valid_answer_is_read() -> None:
     assert found == Launcher(State.RUNNING, 4, "r1", age=1.5, restarts=3, spare=77, ready=True)
 
 
+def test_children_from_before_the_launcher_are_read() -> None:
+    found = process.answer(json.dumps(VALID | {"others": [3, 4]}).encode())
+    assert found.others == (3, 4)
+
+
 @pytest.mark.parametrize(
     ("change", "memory", "reason"),
     [
@@ -188,7 +193,11 @@ JSON = st.recursive(
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.dictionaries(st.sampled_from(sorted({*VALID, "spare_memory", "spare_reason"} - {"kubemend-run"})), JSON))
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted({*VALID, "others", "spare_memory", "spare_reason"} - {"kubemend-run"})), JSON
+    )
+)
 def test_any_answer_is_an_error_or_gives_a_bounded_condition(change: dict[str, object]) -> None:
     try:
         found = process.answer(json.dumps(VALID | change).encode())
@@ -233,6 +242,10 @@ def test_the_state_of_the_spare(launcher: Launcher, expected: process.Spare) -> 
 
 CHANGES: tuple[dict[str, object], ...] = (
     {"kubemend-run": 2},
+    {"others": "77"},
+    {"others": [True]},
+    {"others": [-1]},
+    {"others": [1] * 33},
     {"state": "dead"},
     {"state": []},
     {"program": -1},
