@@ -20,7 +20,7 @@ def _bare_launcher(**fields: object) -> Launcher:
 
 async def test_more_orphans_than_are_reaped_at_once_are_all_reaped(launcher: Running) -> None:
     """Their signals, which arrive while the launcher is stopped, are one."""
-    number = 2 * kubemend_run._MOST_REAPED
+    number = kubemend_run._MOST_REAPED + 50
     launcher.start("--no-spare")
     await launcher.nth(1, "begin")
     launcher.order(f"if os.fork() == 0:\n    [os.fork() or os._exit(0) for _ in range({number})]\n    os._exit(0)")
