@@ -22,6 +22,7 @@ async def test_the_spare_becomes_the_trainer_with_its_modules_imported(launcher:
     launcher.start("--spare-cpu", "20")
     first = await launcher.nth(1, "begin")
     spare = await launcher.spare()
+    await _spares_ready(launcher, 1)
     assert await fail_and_begin_again(launcher) == spare
     assert launcher.events("slow")[:2] == [first, spare]
     assert launcher.events("begin") == [first, spare]
