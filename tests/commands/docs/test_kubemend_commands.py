@@ -177,9 +177,9 @@ def contents(directory: Path) -> str:
 
 @of("restart")
 async def test_restart(words: tuple[str, ...], counter: Counter) -> None:
-    counter.desk.restarts.does = swap
-    await run(words, state=counter.desk.path.parent)
-    (request,) = counter.desk.restarts.requests
+    counter.env.restarts.does = swap
+    await run(words, state=counter.env.path.parent)
+    (request,) = counter.env.restarts.requests
     assert (request.target.pod.name, request.target.name) == ("trainer-0", "trainer")
 
 
