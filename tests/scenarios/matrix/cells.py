@@ -185,8 +185,8 @@ def refusal(cell: Cell, *, can_hold: bool) -> Reason | None:
     """
     whole = cell.strategy in (Strategy.RERUN, Strategy.RESET)
     table: tuple[tuple[bool, Reason], ...] = (
+        (cell.end is End.SELF_0 and cell.policy is not Policy.ALWAYS, Reason.COMPLETED),
         (cell.end.by_itself and cell.policy.is_never, Reason.ALREADY_TERMINATED),
-        (cell.end is End.SELF_0 and cell.policy is Policy.ON_FAILURE, Reason.COMPLETED),
         (
             cell.strategy is Strategy.RULES and cell.policy is not Policy.NEVER_BUT_ALL_ON_137,
             Reason.NO_RESTART_RULE,
