@@ -171,7 +171,7 @@ def cases() -> list[Case]:
             "run",
             fields={
                 "_report": nothing,
-                "_entries": deque([Thing(body={"reason": "r"}, at=0.0)]),
+                "_entries": deque([Thing(path="/events", body={"reason": "r"}, at=0.0)]),
                 "_clock": broken,
                 "_queued": Thing(clear=first(OverError())),
             },
