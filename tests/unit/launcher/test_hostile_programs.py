@@ -80,11 +80,10 @@ def test_process_that_is_slow_to_die_is_no_reason_to_kill_the_spare(monkeypatch:
 
 
 _LATER = """
-import os, threading, time
+import threading
 kept = []
 def work():
-    while not os.path.exists("gate"):
-        time.sleep(0.01)
+    open("gate").close()
     kept.append({work})
 threading.Thread(target=work, daemon=True).start()
 """
@@ -96,13 +95,15 @@ threading.Thread(target=work, daemon=True).start()
     ids=["device", "memory"],
 )
 async def test_spare_that_takes_too_much_once_it_is_ready_is_dropped(launcher: Running, work: str, reason: str) -> None:
-    """A thread that an import has started works on."""
+    """A thread that an import has started works on, once the pipe ``gate`` is opened for writing."""
+    os.mkfifo(launcher.folder / "gate")
     (launcher.folder / "nvidia0").touch()
     launcher.write("works_on.py", _LATER.format(work=work))
     launcher.program("import works_on")
     launcher.start("--spare-devices", f"{launcher.folder}/nvidia", "--spare-memory", "200Mi")
     await launcher.said("the spare is ready")
-    launcher.write("gate", "")
+    gate = os.open(launcher.folder / "gate", os.O_RDWR | os.O_NONBLOCK)
     await launcher.said("the spare is dropped: " + reason.format(launcher.folder) if "uses" in reason else reason)
+    os.close(gate)
     launcher.order("sys.exit(0)")
     assert await launcher.ended() == 0
