@@ -59,9 +59,10 @@ async def env(cluster: Cluster, bus: SystemBus, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture
 async def product(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Product]:
-    """A controller, and the node's agent with its hub."""
+    """A controller, and the node's agent with its hub; the agent logs every step of a round."""
     async with Product.on(cluster, state=tmp_path) as made:
-        await made.start(nodes=1)
+        await made.start_controller()
+        await made.start_agent(0, "--log-level=debug")
         yield made
 
 

@@ -196,12 +196,12 @@ async def shutdown(board: Board, bus: SystemBus) -> AsyncIterator[None]:
     seen = len(log.read_bytes())
     await bus.shut_down()
     try:
-        await _until_logged(log, "node.shutting_down", since=seen)
+        await until_logged(log, "node.shutting_down", since=seen)
         yield
     finally:
         seen = len(log.read_bytes())
         await bus.cancel_shutdown()
-        await _until_logged(log, "node.shutdown_cancelled", since=seen)
+        await until_logged(log, "node.shutdown_cancelled", since=seen)
 
 
 @contextlib.asynccontextmanager
@@ -236,12 +236,13 @@ def started_by_kubemend(events: Iterable[ContainerEvent], uid: str) -> list[str]
     ]
 
 
-async def _until_logged(log: Path, event: str, *, since: int) -> None:
-    """Wait until the agent has logged an event behind the first ``since`` bytes of its log."""
+async def until_logged(log: Path, event: str, *, since: int, **fields: str) -> None:
+    """Wait until the agent has logged an event with these fields behind the first ``since`` bytes of its log."""
+    expected = {"event": event, **fields}.items()
 
     def logged() -> bool:
         lines = log.read_bytes()[since:].decode(errors="replace").splitlines()
-        return any(json.loads(line)["event"] == event for line in lines if _is_whole(line))
+        return any(expected <= json.loads(line).items() for line in lines if _is_whole(line))
 
     await eventually.true(logged)
 

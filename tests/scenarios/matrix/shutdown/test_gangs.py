@@ -9,11 +9,13 @@ import pytest
 
 from hack.devnode.rounds import Rounds
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
+from kubemend.common.coordination import StepPhase
 from kubemend.common.gangs import GangKey
 from kubemend.common.kube import errors, paths
 from tests import eventually
 from tests.devnode.systembus import SystemBus
 from tests.scenarios.columns.board import Board, Seen
+from tests.scenarios.gang.product import Product
 from tests.scenarios.matrix.shutdown import env
 from tests.scenarios.matrix.shutdown.env import LONG, OWN_ERROR, SHORT
 
@@ -46,12 +48,13 @@ def rounds(board: Board, name: str) -> Rounds:
     return Rounds(board.api, GangKey("default", "Gang", name))
 
 
-def has_successor(events: Sequence[ContainerEvent], seen: Seen) -> bool:
-    """Return whether a successor has been started in the pod."""
-    return any(
-        each.kind is EventKind.STARTED and each.container.attempt > 0 and each.container.ref.pod.uid == seen.uid
+def starts(events: Sequence[ContainerEvent], seen: Seen) -> list[ContainerEvent]:
+    """Return the starts of a pod's successors."""
+    return [
+        each
         for each in events
-    )
+        if each.kind is EventKind.STARTED and each.container.attempt > 0 and each.container.ref.pod.uid == seen.uid
+    ]
 
 
 async def over(board: Board, seen: Seen) -> None:
@@ -78,11 +81,24 @@ async def test_members_that_end_with_their_node_cause_no_round(board: Board, bus
         env.exits(board, last, 0)
 
 
-async def test_round_that_is_under_way_starts_nothing_on_a_node_that_shuts_down(board: Board, bus: SystemBus) -> None:
+@pytest.mark.parametrize("kubelet_is_first", [False, True])
+async def test_round_that_is_under_way_starts_nothing_on_a_node_that_shuts_down(
+    kubelet_is_first: bool, board: Board, product: Product, bus: SystemBus
+) -> None:
     async with gang(board, "round", grace=SHORT) as (first, last), env.recorded(board) as events:
+        log = board.dev.layout.log_file("agent")
+        seen = len(log.read_bytes())
+        if kubelet_is_first:
+            product.pause_agent(0)
         env.exits(board, last, OWN_ERROR)
+        if kubelet_is_first:
+            await eventually.true(lambda: len(starts(events, last)) == 1)
+            product.resume_agent(0)
         await eventually.true((board.volume(first) / "term").exists)  # the round stops it, and it takes its time
-        await eventually.true(lambda: has_successor(events, last))  # of kubelet or the agent; it is held
+        # Where kubelet is first, the round replaces kubelet's container: a start is not yet the end of the step.
+        await env.until_logged(
+            log, "round.step_result", since=seen, pod="default/round-1", phase=StepPhase.STOPPED.value, reason=""
+        )
         async with env.shutdown(board, bus):
             begun = len(events)
             await asyncio.gather(over(board, first), over(board, last))
