@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Self, cast
@@ -48,6 +49,7 @@ class CriServer:
         self.calls: list[Call] = []
         self._failures: dict[str, _Failure] = {}
         self._delays: dict[str, float] = {}
+        self._delay_ended: dict[str, asyncio.Event] = {}
         self._unread: collections.deque[api_pb2.ContainerEventResponse] = collections.deque(maxlen=1000)
         self._readers: set[asyncio.Queue[api_pb2.ContainerEventResponse]] = set()
         self._reader_came = asyncio.Event()
@@ -86,8 +88,9 @@ class CriServer:
         self._failures[method] = _Failure(code=code, details=details, times=times, carried_out=carried_out)
 
     def delay(self, method: str, seconds: float) -> None:
-        """Delay every call of a method; 0 ends it."""
+        """Delay every call of a method; 0 ends it, also for the calls that wait."""
         self._delays[method] = seconds
+        self._delay_ended.pop(method, asyncio.Event()).set()
 
     def called(self) -> list[str]:
         """Return the methods called so far, in order."""
@@ -156,7 +159,10 @@ class CriServer:
     async def _enter(self, method: str, request: Message, context: _Context) -> None:
         self.calls.append(Call(method=method, request=request))
         if seconds := self._delays.get(method):
-            await asyncio.sleep(seconds)
+            ended = self._delay_ended.setdefault(method, asyncio.Event())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await ended.wait()
         await self._fail(method, context, carried_out=False)
 
     async def _fail(self, method: str, context: _Context, *, carried_out: bool) -> None:

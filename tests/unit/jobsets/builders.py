@@ -53,6 +53,6 @@ def with_claim() -> Json:
     return jobset("train", replicated(pod=pod), volumeClaimPolicies=[{"templates": templates}])
 
 
-def now() -> str:
-    """Return the time as the API has it."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+def now(*, ago: float = 0.0) -> str:
+    """Return the time as the API has it, or the time some seconds ago."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - ago))

@@ -99,7 +99,8 @@ async def test_node_is_tainted_until_its_devices_are_healthy(env: JobSetEnv, lea
 
 async def test_new_leader_removes_taint_of_healthy_node(env: JobSetEnv, leader: Leader) -> None:
     await places.node(env, "node-a", healthy="True")
-    mine = {"key": device_taints.TAINT, "effect": device_taints.EFFECT, "timeAdded": builders.now()}
+    added_at = builders.now(ago=device_taints.SETTLED + 1.0)
+    mine = {"key": device_taints.TAINT, "effect": device_taints.EFFECT, "timeAdded": added_at}
     others = {"key": "example.com/mine", "effect": "NoSchedule"}
     spec = {"spec": {"taints": [others, mine]}}
     await env.api.patch(f"{paths.NODES}/node-a", spec, content_type=client.Patch.MERGE)
