@@ -6,7 +6,8 @@ with the component ``caches``, kubemend's launcher with a warm spare, and the sa
 an Xid that this program writes into the stand-in of the kernel log. A launcher's trainer fails when its spare is ready;
 ``had_spare`` shows where none was after five minutes. Then one gang after another trains the same model,
 of fewer layers, a part of the batch in each pod. One member fails, and all must be restarted: by upstream's JobSet
-controller, in two ways, by loops in the containers, and by kubemend's round.
+controller, in two ways, by loops in the containers, and by kubemend's round, without and with launchers that keep a
+spare of each member.
 
 ``--fault hang``: the trainer stops without an end. kubemend sees that by its heartbeat file, a Job, kubelet and
 upstream by a liveness probe that looks at the same file; what has neither sees no hang. ``--fault lost-node``, for

@@ -2,8 +2,7 @@
 
 import asyncio
 import contextlib
-import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -11,12 +10,10 @@ from typing import Any, Final
 import yaml
 
 from bench.rig import is_ready
-from bench.steps import arms, records, recovery
+from bench.steps import arms, records, recovery, spares
 from hack.devnode import node
 from hack.devnode.observer import Observer
 from hack.fakenvml import control
-from kubemend.agent.clients.launcher import exchange
-from kubemend.agent.restart import process
 from kubemend.common import aio
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import errors, paths
@@ -29,8 +26,6 @@ _POLICIES: Final = {
 _VOLUME: Final = "kubemend-cache"
 _GROUPS: Final = {"jobs": "batch"}
 _SECONDS: Final = 60.0
-_SPARE_SECONDS: Final = 300.0
-_ANSWER_SECONDS: Final = 1.0
 _LOOK_AGAIN: Final = 0.2
 _LOOK_FOR_FAULTS: Final = 0.005
 _XID: Final = 31
@@ -83,18 +78,25 @@ class Run:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Observer]:
-        """Run the trainer with its faults; yield what observes its pod, which is deleted at the end."""
+        """Run the trainer with its faults; yield what observes its pod, which is deleted at the end.
+
+        Raises ExceptionGroup if a fault cannot be caused, or if the block raises.
+        """
         resource, made = arms.objects(self.arm, self.plan, node=self.dev.name, records=self.where)
         collection = paths.collection(resource, namespace="default", group=_GROUPS.get(resource, ""))
         await self.api.create(collection, made)
         try:
-            async with Observer.of(self.dev.layout) as observer, contextlib.AsyncExitStack() as stack:
+            async with Observer.of(self.dev.layout) as observer, asyncio.TaskGroup() as tasks:
                 ends = self.plan.fault is arms.Fault.EXIT
+                causes = []
                 if self.arm.survives and ends and not self.dev.has_real_gpus:
-                    await stack.enter_async_context(_meanwhile(self._write_xids(observer), name="xids"))
+                    causes.append(tasks.create_task(self._write_xids(observer), name="xids"))
                 if self.arm.has_spare:
-                    await stack.enter_async_context(_meanwhile(self._allow_faults(observer), name="faults"))
+                    gate = spares.FaultGate(observer, self.records, self._pods, self.spares)
+                    causes.append(tasks.create_task(gate.open(faults=self.plan.faults), name="faults"))
                 yield observer
+                for each in causes:
+                    each.cancel()
         finally:
             await _delete(self.api, f"{collection}/{self.arm.name}")
 
@@ -118,50 +120,12 @@ class Run:
         async for _ in aio.ticks(period=_LOOK_FOR_FAULTS):
             if records.faults(self.records) > written:
                 pci = control.kernel_address(0)
-                self.dev.kernel_log.write_xid(_XID, pci=pci, pid=(await self._main(observer)).pid, name="python3")
+                main = await spares.main_process(observer, self.arm.name)
+                self.dev.kernel_log.write_xid(_XID, pci=pci, pid=main.pid, name="python3")
                 written += 1
 
-    async def _allow_faults(self, observer: Observer) -> None:
-        """Allow each fault once a spare is ready, or has not become ready in five minutes: it compiles next to a
-        trainer that uses all CPUs.
-        """
-        for number in range(self.plan.faults):
-            await records.until_recovered(self.records, count=number)
-            address = await self._main(observer)
-            try:
-                async with asyncio.timeout(_SPARE_SECONDS):
-                    while not await asyncio.to_thread(_has_spare, address):  # noqa: ASYNC110 - it is asked
-                        await asyncio.sleep(_LOOK_AGAIN)
-                self.spares.append(True)
-            except TimeoutError:
-                self.spares.append(False)
-            (self.where / f"fail-{number}").touch()
-
-    async def _main(self, observer: Observer) -> exchange.LauncherAddress:
-        """Return the container's main process."""
-        (container,) = (await observer.see(self.arm.name)).running["trainer"]
-        pid = await observer.pid(container)
-        return exchange.LauncherAddress(pid, container, process.CACHE_FOLDER, Path("/proc"))
-
-
-def _has_spare(address: exchange.LauncherAddress) -> bool:
-    ask = functools.partial(
-        exchange.exchange, address, process.STATUS_REQUEST, passing=functools.partial(exchange.in_states, frozenset())
-    )
-    try:
-        return ask(timeout=_ANSWER_SECONDS, least=_ANSWER_SECONDS).ready
-    except exchange.NoAnswerError:
-        return False
-
-
-@contextlib.asynccontextmanager
-async def _meanwhile(work: Any, *, name: str) -> AsyncIterator[None]:
-    task = asyncio.create_task(work, name=name)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    async def _pods(self) -> Sequence[str]:
+        return (self.arm.name,)
 
 
 async def _delete(api: kube.KubeClient, path: str) -> None:

@@ -68,6 +68,7 @@ class Fault(enum.Enum):
 
 UNSEEN: Final = "never: no part of it sees a hang"
 NO_NETWORK: Final = "not measured: its agents cannot share the network of a node"
+NO_SPARE: Final = "not measured: the pods that are created again have no spare, and the others wait for them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,9 @@ class Arm:
 
 
 _OPTED_IN: Final = {"kubemend.io/restart": "InPlace"}
+_BY_PROCESS: Final = {"kubemend.io/strategy": "process"}
 _LAUNCHED: Final = f"exec {{python}} {{launcher}} --max-restarts {_RESTARTS}"
+_LAUNCHED_MEMBER: Final = "exec {python} {launcher} --max-restarts 0 {spare} -- {python} {train}"
 
 ARMS: Final = (
     Arm("job", "the Job controller creates another pod", restart_policy="Never", by_job=True),
@@ -136,7 +139,7 @@ ARMS: Final = (
         "agent-process",
         "kubemend's agent has the launcher restart a program that does not end (strategy process)",
         f"{_LAUNCHED} {{spare}} -- {{python}} {{train}}",
-        annotations={**_OPTED_IN, "kubemend.io/strategy": "process"},
+        annotations={**_OPTED_IN, **_BY_PROCESS},
         survives=True,
     ),
 )
@@ -149,6 +152,12 @@ class Restarter(enum.Enum):
     UPSTREAM_IN_PLACE = "upstream's JobSet controller with InPlaceRestart: kubelet restarts all containers"
     LOOPS = "a loop in each container starts its process again, after JAX has noticed the fault"
     KUBEMEND = "kubemend's round restarts all containers in place"
+    LAUNCHERS = "kubemend's round has launchers with warm spares restart all programs in their containers"
+
+    @property
+    def is_kubemend(self) -> bool:
+        """Whether kubemend's round restarts them."""
+        return self in (Restarter.KUBEMEND, Restarter.LAUNCHERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +172,11 @@ class GangArm:
         """Return the description."""
         return self.restarter.value
 
+    @property
+    def has_spares(self) -> bool:
+        """Return whether a launcher keeps a spare for each member."""
+        return self.restarter is Restarter.LAUNCHERS
+
     def fault(self, plan: "Plan") -> str:
         """Return what befalls the gang, for people."""
         return plan.fault.value
@@ -171,14 +185,18 @@ class GangArm:
         """Return why the restart after the fault is not measured; empty if it is."""
         if plan.fault is Fault.HANG and self.restarter is Restarter.LOOPS:
             return UNSEEN
-        return NO_NETWORK if plan.fault.loses_node and self.restarter is Restarter.UPSTREAM_IN_PLACE else ""
+        return _NOT_WITHOUT_NODE.get(self.restarter, "") if plan.fault.loses_node else ""
 
+
+_NOT_WITHOUT_NODE: Final = {Restarter.UPSTREAM_IN_PLACE: NO_NETWORK, Restarter.LAUNCHERS: NO_SPARE}
+_MEMBER_COMMANDS: Final = {Restarter.LOOPS: _LOOP, Restarter.LAUNCHERS: _LAUNCHED_MEMBER}
 
 GANG_ARMS: Final = (
     GangArm("gang-recreate", Restarter.UPSTREAM_RECREATE),
     GangArm("gang-in-place", Restarter.UPSTREAM_IN_PLACE),
     GangArm("gang-loops", Restarter.LOOPS),
     GangArm("gang-kubemend", Restarter.KUBEMEND),
+    GangArm("gang-launchers", Restarter.LAUNCHERS),
 )
 
 
@@ -229,8 +247,10 @@ def pod_spec(arm: Arm, plan: Plan, *, node: str, records: Path) -> Json:
 def gang(arm: GangArm, plan: Plan, *, members: int, node: DevNode, records: Path) -> Json:
     """Return the JobSet that runs an arm's gang; ``records`` as for ``pod_spec``."""
     environment = {"STEPS_WORLD": str(members), "JAX_COMPILATION_CACHE_DIR": _SHARED_CACHE}
-    command = _LOOP if arm.restarter is Restarter.LOOPS else _ONCE
-    ours = arm.restarter is Restarter.KUBEMEND
+    if arm.has_spares:
+        environment["STEPS_TRIGGER"] = "1"
+    command = _MEMBER_COMMANDS.get(arm.restarter, _ONCE)
+    ours = arm.restarter.is_kubemend
     probed = arm.restarter in (Restarter.UPSTREAM_RECREATE, Restarter.UPSTREAM_IN_PLACE)
     spec = _spec(command, plan, environment=environment, records=records, probed=probed)
     if plan.fault.loses_node:
@@ -249,7 +269,8 @@ def gang(arm: GangArm, plan: Plan, *, members: int, node: DevNode, records: Path
     spec["restartPolicy"] = "Never" if recreated else "OnFailure"
     if arm.restarter is Restarter.UPSTREAM_IN_PLACE:
         spec = upstream.with_agent(spec, node)
-    pod = {"metadata": {"annotations": _heartbeat(plan) if ours else {}}, "spec": spec}
+    annotations = {**(_heartbeat(plan) if ours else {}), **(_BY_PROCESS if arm.has_spares else {})}
+    pod = {"metadata": {"annotations": annotations}, "spec": spec}
     job = jobsets.job(members=members, pod=pod, backoff_limit=0 if recreated else jobsets.MOST)
     workers = {"name": "workers", "replicas": 1, "template": job}
     made = jobsets.jobset(arm.name, workers, max_restarts=_RESTARTS)

@@ -4,18 +4,19 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from bench.faults.product import Product
 from bench.peers import upstream
-from bench.steps import arms, records, recovery
+from bench.steps import arms, records, recovery, spares
 from hack.devnode import apiserver, controlplane, jobsets, layout, watching
 from hack.devnode import cluster as clusters
 from hack.devnode.cluster import Cluster
 from hack.devnode.node import DevNode
+from hack.devnode.observer import Observer
 from kubemend.common import gangs
 from kubemend.common.kube import client as kube
 
@@ -33,7 +34,7 @@ async def measure(wanted: tuple[str, ...], plan: arms.Plan, *, members: int, dir
         arm.name: {"what": arm.what, "fault": arm.fault(plan), "none": arm.not_possible(plan)} for arm in chosen
     }
     chosen = [arm for arm in chosen if not arm.not_possible(plan)]
-    ours = [arm for arm in chosen if arm.restarter is arms.Restarter.KUBEMEND]
+    ours = [arm for arm in chosen if arm.restarter.is_kubemend]
     upstreams = [arm for arm in chosen if arm not in ours]
     loses = plan.fault.loses_node
     async with contextlib.AsyncExitStack() as stack:
@@ -72,7 +73,22 @@ class _Run:
         if self.plan.fault.loses_node:
             return recovery.figures(*[await self._loses_node(number) for number in range(self.plan.faults)])
         async with self._gang(self.where) as last:
+            if self.arm.has_spares:
+                return await self._with_spares(last)
             return recovery.figures(await records.with_recoveries(last, count=self.plan.faults, what=self.arm.name))
+
+    async def _with_spares(self, last: Path) -> Json:
+        """Return the figures of faults each of which comes when all members have a spare."""
+        async with Observer.of(self.nodes.first.layout) as observer, asyncio.TaskGroup() as tasks:
+            gate = spares.FaultGate(observer, last, self._pods)
+            opening = tasks.create_task(gate.open(faults=self.plan.faults), name="faults")
+            found = await records.with_recoveries(last, count=self.plan.faults, what=self.arm.name)
+            opening.cancel()
+        return {**recovery.figures(found), "had_spare": gate.had_spare}
+
+    async def _pods(self) -> Sequence[str]:
+        pods = await self.api.list(jobsets.PODS, params=jobsets.of(self.arm.name))
+        return [pod["metadata"]["name"] for pod in pods.items]
 
     @contextlib.asynccontextmanager
     async def _gang(self, where: Path) -> AsyncIterator[Path]:

@@ -106,19 +106,21 @@ def test_each_way_runs_the_same_trainer_with_its_own_restart_policy(arm: arms.Ar
 @pytest.mark.parametrize("arm", arms.GANG_ARMS, ids=lambda arm: arm.name)
 def test_each_way_runs_the_same_gang_with_its_own_restarter(arm: arms.GangArm) -> None:
     made = arms.gang(arm, PLAN, members=3, node=DEV, records=Path("/records"))
-    ours = arm.restarter is arms.Restarter.KUBEMEND
-    assert ("managedBy" in made["spec"]) == ours
+    assert ("managedBy" in made["spec"]) == arm.restarter.is_kubemend
     (workers,) = made["spec"]["replicatedJobs"]
     job = workers["template"]["spec"]
     assert (job["completions"], job["parallelism"], job["completionMode"]) == (3, 3, "Indexed")
     pod = job["template"]["spec"]
     container = next(each for each in pod["containers"] if each["name"] == "trainer")
     assert "/bench/steps/train.py" in container["command"][-1]
+    assert "{" not in container["command"][-1]
     assert container["command"][-1].startswith("until") == (arm.restarter is arms.Restarter.LOOPS)
+    assert ("kubemend_run.py" in container["command"][-1]) == arm.has_spares
     recreated = arm.restarter is arms.Restarter.UPSTREAM_RECREATE
     assert pod["restartPolicy"] == ("Never" if recreated else "OnFailure")
     environment = {each["name"]: each.get("value") for each in container["env"]}
     assert environment["STEPS_WORLD"] == "3"
+    assert ("STEPS_TRIGGER" in environment) == arm.has_spares, "its faults wait for the spares"
     assert environment["JAX_COMPILATION_CACHE_DIR"].startswith(f"{arms.RECORDS}/"), "shared by all members"
 
 
@@ -142,7 +144,7 @@ def test_hang_of_a_gang_is_seen_by_its_heartbeats_or_probes_except_with_loops(ar
     made = arms.gang(arm, HANGING, members=3, node=DEV, records=Path("/records"))
     template = made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
     container = next(each for each in template["spec"]["containers"] if each["name"] == "trainer")
-    ours, loops = arm.restarter is arms.Restarter.KUBEMEND, arm.restarter is arms.Restarter.LOOPS
+    ours, loops = arm.restarter.is_kubemend, arm.restarter is arms.Restarter.LOOPS
     assert ("kubemend.io/heartbeat-file" in template["metadata"]["annotations"]) == ours
     assert ("livenessProbe" in container) == (not ours and not loops)
     assert bool(arm.not_possible(HANGING)) == loops
