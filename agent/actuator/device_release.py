@@ -99,7 +99,8 @@ class Gate:
         self._signs: _Signs | None = None
         self.left = 0
         """How much memory the old processes had on the devices at the last poll, in bytes; 0: none, or unknown."""
-        self._moved_at = 0.0
+        self._polled_at = 0.0
+        self._unchanged = self._watched = 0.0  # seconds since a change, and since the successor could start
         self._opening = asyncio.create_task(self._decide(), name=f"gate {intent.id}")
 
     @property
@@ -223,20 +224,22 @@ class Gate:
         pids = frozenset[int]().union(*judgement.pids.values())
         threads = await asyncio.to_thread(self._host.processes.threads, pids) if pids else ()
         signs = _Signs(pids, threads, device_release.in_use(seen))
+        now = asyncio.get_running_loop().time()
+        passed = stuck.watched(max(self._polled_at, self._due_at), now) if self._due_at is not None else 0.0
+        self._polled_at, self._watched, self._unchanged = now, self._watched + passed, self._unchanged + passed
         if self._signs is None or signs.show_more_than(self._signs):
-            self._moved_at = asyncio.get_running_loop().time()
+            self._unchanged = 0.0
         self._signs = signs if self._signs is None else replace(signs, memory=min(signs.memory, self._signs.memory))
         return threads
 
     def _is_overdue(self, threads: tuple[Thread, ...]) -> bool:
         if self._due_at is None:
             return False
-        now = asyncio.get_running_loop().time()
-        if now - self._due_at >= self._timeouts.longest:
+        if self._watched >= self._timeouts.longest:
             return True
-        if now - max(self._due_at, self._moved_at) < self._timeouts.leave:
+        if self._unchanged < self._timeouts.leave:
             return False
-        still = stuck.UnchangedThreads(threads, self._moved_at, now)
+        still = stuck.UnchangedThreads(threads, self._unchanged, self._polled_at)
         may_be_stuck = stuck.is_stuck(still, window=0.0)
         return not may_be_stuck or stuck.is_stuck(still, window=self._timeouts.stuck)
 

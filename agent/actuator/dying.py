@@ -80,5 +80,5 @@ class Death:
 
     def _take(self, threads: tuple[Thread, ...], *, on_progress: Callable[[], None]) -> None:
         before, self._still = self._still, stuck.follow(self._still, threads, now=asyncio.get_running_loop().time())
-        if before is None or before.since != self._still.since:
+        if before is None or before.threads != threads:
             on_progress()

@@ -8,7 +8,6 @@ process when stdin is closed. Signals that a terminal sends to the whole group a
 import dataclasses
 import json
 import os
-import select
 import signal
 import sys
 import threading
@@ -125,10 +124,7 @@ def main(hang_deadline: float) -> None:
     thread = threading.Thread(target=_query_and_exit, args=(calls, out), name="nvml", daemon=True)
     thread.start()
     while True:
-        ready, _, _ = select.select([0], [], [], min(hang_deadline, calls.until_due()))
-        if not ready:
-            calls.check()
-        elif not os.read(0, 4096):
+        if calls.readable(0) and not os.read(0, 4096):
             os._exit(0)  # skips a hanging call, which would block a normal exit indefinitely
 
 

@@ -11,7 +11,7 @@ from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.prove import measurements, worker
 from kubemend.agent.prove.measurements import Finished, Hanging, Measured, Message
 from kubemend.agent.sources.nvml.child import Child
-from kubemend.common import process
+from kubemend.common import aio, process
 
 STOP_SECONDS: Final = 2.0
 """Seconds for a worker to end when it has been asked to."""
@@ -46,16 +46,14 @@ class Worker:
         child = self._child
         await child.connect()
         child.send(_BEGIN)
+        reports = asyncio.ensure_future(_reports(child, messages))
         try:
-            async with asyncio.timeout(timeout):
-                await _receive(child, messages)
-                if messages and isinstance(messages[-1], Finished | Hanging):
-                    return measurements.gathered(messages)
-                return measurements.gathered(messages, ended=await _how_it_ended(child))
-        except TimeoutError:
+            if await aio.is_done_within(timeout, reports):
+                return reports.result()
             grace = max(stop, STOP_SECONDS)
             return measurements.gathered(messages, ended=f"it did not finish within {timeout:g} s")
         finally:
+            reports.cancel()
             child.close_stdin()
             await self.ended(timeout=grace)
 
@@ -81,6 +79,13 @@ async def run(what: str, uuids: Sequence[DeviceId], *, deadline: float, timeout:
         return await started.measured(timeout=timeout)
     finally:
         started.close()
+
+
+async def _reports(child: Child, messages: list[Message]) -> Measured:
+    await _receive(child, messages)
+    if messages and isinstance(messages[-1], Finished | Hanging):
+        return measurements.gathered(messages)
+    return measurements.gathered(messages, ended=await _how_it_ended(child))
 
 
 async def _receive(child: Child, messages: list[Message]) -> None:

@@ -4,13 +4,23 @@
 """
 
 import contextlib
+import select
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
+
+_WAITS: Final = 4
+"""Waits in one deadline, at least: a process that was stopped in the middle of a wait sees only the end of it."""
+
+_LATE: Final = 0.5
+"""Seconds. A wait that returns later than this was not scheduled, so the threads of the calls may not have been."""
+
+_RENEWALS: Final = 4
+"""Of one call's deadline: on a machine that is always late, a driver that hangs is detected all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +60,18 @@ Outcome = Value[T] | Failure
 @dataclass(slots=True)
 class _Call:
     name: str
+    allowed: float  # seconds
     due: float  # time.monotonic() at which it counts as stuck
     announced: bool = False
+    renewals: int = 0
 
 
 class Calls:
     """The calls in flight, at most one per thread.
 
-    A call is stuck when it takes longer than ``deadline`` seconds. ``announce`` is called with its name, or with None
-    while nothing is stuck: by every ``check`` and when a stuck call has returned after all. In the latter case
-    ``came_back`` is called too.
+    A call is stuck when it takes longer than ``deadline`` seconds. Its time begins again when the whole process was not
+    scheduled in it: stopped, or starved. ``announce`` is called with its name, or with None while nothing is stuck: at
+    the end of every wait and when a stuck call has returned after all. In the latter case ``came_back`` is called too.
     """
 
     def __init__(
@@ -70,11 +82,12 @@ class Calls:
         self._came_back = came_back
         self._lock = threading.Lock()
         self._calls: dict[int, _Call] = {}
+        self._woke: float | None = None  # time.monotonic() at the end of the latest wait
 
     @contextlib.contextmanager
     def during(self, name: str, *, wait: float = 0.0) -> Iterator[None]:
         """Mark a call as in flight; ``wait`` is the time in seconds that its own arguments let it wait."""
-        call = _Call(name=name, due=time.monotonic() + self._deadline + wait)
+        call = _Call(name=name, allowed=self._deadline + wait, due=time.monotonic() + self._deadline + wait)
         with self._lock:
             self._calls[threading.get_ident()] = call
         try:
@@ -84,21 +97,38 @@ class Calls:
                 del self._calls[threading.get_ident()]
                 announced = call.announced
             if announced:
-                self._announce(self._stuck())
+                self._announce(self._stuck(time.monotonic()))
                 self._came_back()
 
-    def check(self) -> None:
-        """Announce the stuck call, or its absence."""
-        self._announce(self._stuck())
+    def readable(self, fd: int) -> bool:
+        """Wait until ``fd`` is readable and return True; return False, and announce, a few times in each deadline.
 
-    def until_due(self) -> float:
+        For the one thread that makes no calls.
+        """
+        began = self._woke if self._woke is not None else time.monotonic()
+        wait = min(self._deadline / _WAITS, self._until_due())
+        ready, _, _ = select.select([fd], [], [], wait)
+        now = self._woke = time.monotonic()
+        if now - began - wait > _LATE:
+            self._renew(now)
+        if not ready:
+            self._announce(self._stuck(now))
+        return bool(ready)
+
+    def _until_due(self) -> float:
         """Return the seconds until the next call in flight becomes stuck (infinity when none can)."""
         with self._lock:
             dues = [call.due for call in self._calls.values() if not call.announced]
         return max(0.0, min(dues) - time.monotonic()) if dues else float("inf")
 
-    def _stuck(self) -> str | None:
-        now = time.monotonic()
+    def _renew(self, now: float) -> None:
+        with self._lock:
+            for call in self._calls.values():
+                if not call.announced and call.renewals < _RENEWALS:
+                    call.renewals += 1
+                    call.due = max(call.due, now + call.allowed)
+
+    def _stuck(self, now: float) -> str | None:
         with self._lock:
             late = [call for call in self._calls.values() if call.due <= now]
             for call in late:

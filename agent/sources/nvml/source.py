@@ -247,16 +247,20 @@ class NvmlSource:
 
     async def _messages(self, child: Child) -> AsyncIterator[protocol.Message]:
         """Yield messages up to the end of the worker's stdout. Silence past the hang deadline is a stuck worker."""
-        while True:
-            try:
-                async with asyncio.timeout(None if self._stuck else self._periods.hang_deadline):
-                    line = await child.stdout.readline()
-            except TimeoutError:
-                self._on_stuck("the whole NVML worker")
-                continue
-            if not line.endswith(b"\n"):  # the end, or a line truncated by a crash
-                return
-            yield protocol.decode(line)
+        line = asyncio.ensure_future(child.stdout.readline())
+        try:
+            while True:
+                if self._stuck:
+                    await asyncio.wait({line})
+                elif not await aio.is_done_within(self._periods.hang_deadline, line):
+                    self._on_stuck("the whole NVML worker")
+                    continue
+                if not line.result().endswith(b"\n"):  # the end, or a line truncated by a crash
+                    return
+                yield protocol.decode(line.result())
+                line = asyncio.ensure_future(child.stdout.readline())
+        finally:
+            line.cancel()
 
     def _on_event(self, event: protocol.XidEvent | protocol.DeviceEvent) -> None:
         if isinstance(event, protocol.XidEvent):

@@ -10,7 +10,6 @@ workload.
 import argparse
 import os
 import queue
-import select
 import signal
 import threading
 from dataclasses import fields
@@ -60,7 +59,7 @@ def main() -> None:
     poller = Poller(nvml=nvml, inbox=inbox, send=outbox.send, options=options)
     thread = threading.Thread(target=_run_to_exit, args=(poller,), name="nvml-poller", daemon=True)
     thread.start()
-    _serve_stdin(inbox=inbox, calls=calls, beat_period=options.hang_deadline / 4)
+    _serve_stdin(inbox=inbox, calls=calls)
     inbox.put(Stop())
     thread.join(STOP_GRACE)
     os._exit(0)  # skips a hanging call, which would block a normal exit indefinitely
@@ -78,13 +77,11 @@ def _die(failed: threading.ExceptHookArgs) -> None:
     os._exit(1)
 
 
-def _serve_stdin(*, inbox: Inbox, calls: Calls, beat_period: float) -> None:
+def _serve_stdin(*, inbox: Inbox, calls: Calls) -> None:
     """Forward requests and send beats, until stdin is closed."""
     pending = b""
     while True:
-        ready, _, _ = select.select([0], [], [], min(beat_period, calls.until_due()))
-        if not ready:
-            calls.check()
+        if not calls.readable(0):
             continue
         chunk = os.read(0, 65536)
         if not chunk:

@@ -125,6 +125,23 @@ async def test_gate_opens_after_timeout_with_a_reason(host: GpuHost, happens: An
         assert (await judgement(visit)).verdict is verdict
 
 
+async def test_time_in_which_the_agent_was_stopped_is_not_the_devices(
+    host: GpuHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with around(host, timeouts=replace(PATIENT, leave=30.0)) as (gates, visit):
+        host.die(PID)
+        assert not await gates.opens("r1", timeout=0.05)
+        async with asyncio.timeout(30):
+            await host.questions_reach(host.questions + 2)
+        monkeypatch.setattr(loop, "time", lambda now=loop.time: now() + 3600.0)
+        async with asyncio.timeout(30):
+            await host.questions_reach(host.questions + 3)
+        host.leave(PID)
+        assert await gates.opens("r1", timeout=30)
+        assert (await judgement(visit)).verdict is ReleaseState.FREE
+
+
 async def test_freeing_memory_extends_the_timeout(host: GpuHost) -> None:
     """It may be in state D at each poll; progress is what counts."""
     host.in_d_state.add(PID)

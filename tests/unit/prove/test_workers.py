@@ -1,5 +1,6 @@
 """How a worker may end: late, never, by a crash or a kill. The worker is another program that behaves like that."""
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -14,6 +15,7 @@ from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.prove import worker, workers
 from kubemend.agent.prove.measurements import Hanging
 from kubemend.common import process
+from tests import eventually
 
 GPU = DeviceId("GPU-1")
 AMPLE = 60.0
@@ -98,3 +100,16 @@ async def test_message_that_was_cut_off_does_not_count(started: Started) -> None
         measured = await made.measured(timeout=AMPLE)
     assert measured.ended == "its process ended with status 1 (no output)"
     assert not measured.finished
+
+
+async def test_agent_that_was_stopped_gives_the_worker_the_rest_of_its_time(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started(f"sys.stdin.readline()\n{KILLED}") as made:
+        work = asyncio.create_task(made.measured(timeout=AMPLE))
+        await eventually.true(lambda: made._child.stdout._waiter is not None)  # type: ignore[attr-defined]
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(loop, "time", lambda now=loop.time: now() + 10 * AMPLE)
+        await asyncio.sleep(0)
+        made._child.send(b"die\n")
+        assert (await work).ended == "its process ended by signal 9 (starting)"

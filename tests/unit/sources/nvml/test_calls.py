@@ -1,70 +1,156 @@
 """Calls in flight, and the announcement of hanging ones."""
 
-import math
+from collections.abc import Callable
 
 import pytest
 
+from kubemend.agent.sources.nvml import calls as module
 from kubemend.agent.sources.nvml.calls import Calls
 
+DEADLINE = 10.0
+STDIN = 0
 
-class Log:
-    """The announcements, in order."""
+
+class Process:
+    """A process with a clock: the announcements of its calls, in order.
+
+    ``stopped`` is for how long each wait lasts beyond its end, ``input`` whether its stdin is readable.
+    """
 
     def __init__(self) -> None:
         self.announced: list[str | None] = []
         self.returns = 0
+        self.stopped = 0.0
+        self.input = False
+        self.now = 1000.0
+        self.waits: list[float] = []
+        self.calls = Calls(deadline=DEADLINE, announce=self.announced.append, came_back=self.came_back)
 
     def came_back(self) -> None:
         self.returns += 1
 
-    def calls(self, *, deadline: float) -> Calls:
-        return Calls(deadline=deadline, announce=self.announced.append, came_back=self.came_back)
+    def monotonic(self) -> float:
+        return self.now
+
+    def select(
+        self, reading: list[int], writing: list[int], errors: list[int], timeout: float
+    ) -> tuple[list[int], list[int], list[int]]:
+        self.waits.append(timeout)
+        self.now += self.stopped if self.input else timeout + self.stopped
+        return reading if self.input else [], writing, errors
+
+    def wait(self, seconds: float) -> None:
+        """Wait at stdin for that long, by the clock."""
+        until = self.now + seconds
+        while self.now < until:
+            self.calls.readable(STDIN)
 
 
-def test_call_past_its_deadline_is_announced_until_it_returns() -> None:
-    log = Log()
-    calls = log.calls(deadline=0.0)
-
-    with calls.during("nvmlInit"):
-        calls.check()
-        calls.check()
-
-    assert log.announced == ["nvmlInit", "nvmlInit", None]
-    assert log.returns == 1
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> Process:
+    made = Process()
+    monkeypatch.setattr(module, "time", made)
+    monkeypatch.setattr(module, "select", made)
+    return made
 
 
-def test_call_within_its_deadline_is_not_announced() -> None:
-    log = Log()
-    calls = log.calls(deadline=3600.0)
+def test_call_past_its_deadline_is_announced_until_it_returns(process: Process) -> None:
+    with process.calls.during("nvmlInit"):
+        process.wait(DEADLINE + 1)
 
-    with calls.during("nvmlInit"):
-        calls.check()
-        assert 0 < calls.until_due() <= 3600
-
-    assert log.announced == [None]
-    assert log.returns == 0
+    assert process.announced == [None, None, None, "nvmlInit", "nvmlInit", None]
+    assert process.returns == 1
 
 
-def test_wait_allowed_by_arguments_is_not_a_hang() -> None:
-    log = Log()
-    calls = log.calls(deadline=0.0)
+def test_call_within_its_deadline_is_not_announced(process: Process) -> None:
+    with process.calls.during("nvmlInit"):
+        process.wait(0.7 * DEADLINE)
 
-    with calls.during("nvmlEventSetWait", wait=3600.0):
-        calls.check()
-
-    assert log.announced == [None]
+    assert set(process.announced) == {None}
+    assert process.returns == 0
 
 
-def test_no_call_in_flight_is_never_due() -> None:
-    assert Log().calls(deadline=1.0).until_due() == math.inf
+def test_call_is_announced_when_it_is_due(process: Process) -> None:
+    process.calls.readable(STDIN)
+    process.now += 0.4
+    with process.calls.during("nvmlInit"):
+        begun = process.now
+        while process.announced[-1] is None:
+            process.calls.readable(STDIN)
+
+    assert process.now - begun == pytest.approx(DEADLINE)
 
 
-def test_call_that_raises_is_over() -> None:
-    log = Log()
-    calls = log.calls(deadline=0.0)
+def test_wait_allowed_by_arguments_is_not_a_hang(process: Process) -> None:
+    with process.calls.during("nvmlEventSetWait", wait=3600.0):
+        process.wait(3600)
 
-    with pytest.raises(ZeroDivisionError), calls.during("nvmlInit"):
+    assert set(process.announced) == {None}
+
+
+def test_no_call_in_flight_is_never_due(process: Process) -> None:
+    process.wait(10 * DEADLINE)
+
+    assert set(process.announced) == {None}
+
+
+def test_call_that_raises_is_over(process: Process) -> None:
+    with pytest.raises(ZeroDivisionError), process.calls.during("nvmlInit"):
         _ = 1 / 0
-    calls.check()
+    process.wait(2 * DEADLINE)
 
-    assert log.announced == [None]
+    assert set(process.announced) == {None}
+
+
+def stopped_in_a_wait(process: Process) -> None:
+    process.stopped = 3600.0
+    process.calls.readable(STDIN)
+    process.stopped = 0.0
+
+
+def stopped_with_input(process: Process) -> None:
+    process.input = True
+    stopped_in_a_wait(process)
+    process.input = False
+
+
+def stopped_between_waits(process: Process) -> None:
+    process.calls.readable(STDIN)
+    process.now += 3600.0
+
+
+@pytest.mark.parametrize("stopped", [stopped_in_a_wait, stopped_with_input, stopped_between_waits])
+def test_call_of_a_process_that_was_stopped_has_its_time_again(
+    process: Process, stopped: Callable[[Process], None]
+) -> None:
+    with process.calls.during("cuEventSynchronize"):
+        stopped(process)
+        process.wait(0.7 * DEADLINE)
+        returned_in_time = set(process.announced)
+        process.wait(0.4 * DEADLINE)
+
+    assert returned_in_time == {None}
+    assert process.announced[-2:] == ["cuEventSynchronize", None], "a call that hangs is still announced"
+
+
+def test_stop_within_one_wait_leaves_most_of_the_time(process: Process) -> None:
+    with process.calls.during("cuEventSynchronize"):
+        process.wait(DEADLINE)
+
+    assert max(process.waits) <= DEADLINE / 4
+
+
+def test_call_that_hangs_on_a_machine_that_is_always_late_is_announced(process: Process) -> None:
+    process.stopped = 3.0
+    with process.calls.during("nvmlInit"):
+        process.wait(6 * DEADLINE)
+        assert process.announced[-1] == "nvmlInit"
+
+    assert process.returns == 1
+
+
+def test_stop_does_not_withdraw_an_announcement(process: Process) -> None:
+    with process.calls.during("nvmlInit"):
+        process.wait(DEADLINE + 1)
+        stopped_in_a_wait(process)
+        assert process.announced[-1] == "nvmlInit"

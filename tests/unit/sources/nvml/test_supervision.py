@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,20 @@ async def test_stopped_worker_is_unresponsive_until_it_continues(start: Start) -
     await env.status(ComponentState.READY)
 
     assert workers() == [pid]
+
+
+async def test_agent_that_was_stopped_does_not_take_its_worker_for_silent(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = start(periods=replace(QUICK, hang_deadline=PATIENCE))
+    await env.status(ComponentState.READY)
+    loop = asyncio.get_running_loop()
+
+    monkeypatch.setattr(loop, "time", lambda now=loop.time: now() + 10 * PATIENCE)
+    answer = await env.source.query([gpu_uuid(0)], timeout=PATIENCE)  # type: ignore[list-item]
+
+    assert isinstance(answer, DevicesAnswer)
+    assert env.statuses.empty()
 
 
 async def test_driver_slower_than_poll_period_answers_without_hang(fake: FakeNvml, start: Start) -> None:
