@@ -283,7 +283,8 @@ class Allocation:
 
     ``devices`` are those known by UUID. ``claims`` and ``plugin_devices`` are those not (yet) matched with a GPU: they
     are kept, so that an unmatched device never looks like no device. ``shared``: one of them is a share of a GPU
-    (time-slicing, MPS), of which other containers may hold or get more.
+    (time-slicing, MPS), of which other containers may hold or get more. ``cdi_devices`` are the full names of the CDI
+    devices of its claims.
     """
 
     namespace: str
@@ -293,6 +294,7 @@ class Allocation:
     claims: frozenset[ClaimDevice] = frozenset()
     plugin_devices: frozenset[PluginDevice] = frozenset()
     shared: bool = False
+    cdi_devices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

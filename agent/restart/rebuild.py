@@ -10,7 +10,7 @@ Sources: CRI-O 1.34 ``server/container_create.go``, ``server/container_create_li
 ``internal/factory/container``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -77,6 +77,11 @@ def container_config(status: api_pb2.ContainerStatus, info: Mapping[str, Any]) -
 def with_image(config: Mapping[str, Any], *, named: str) -> dict[str, Any]:
     """Return a rebuilt config with the image's name in the pod: CRI-O checks the image's signature by it."""
     return {**config, "image": {**config["image"], "user_specified_image": named}}
+
+
+def with_cdi_devices(config: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return a rebuilt config that requests these CDI devices, of which the spec shows only what they became."""
+    return {**config, "CDI_devices": [{"name": name} for name in names]}
 
 
 def sandbox_config(

@@ -90,3 +90,8 @@ class Dependencies:
     launchers: ports.Launchers | None = None
     prover: Prover | None = None
     device_facts: DeviceFacts | None = None
+
+    @property
+    def holders(self) -> ports.Holders | None:
+        """The holders of devices; None: unknown."""
+        return self.device_facts.holders if self.device_facts is not None else None

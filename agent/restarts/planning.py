@@ -144,7 +144,13 @@ async def resume(
     info = await dependencies.runtime.container_status(intent.old, admit=admit)
     try:
         successor_spec = await runtime_state.successor_spec(
-            dependencies.runtime, info, intent=intent, pod=pod, processes=dependencies.processes, admit=admit
+            dependencies.runtime,
+            info,
+            intent=intent,
+            pod=pod,
+            processes=dependencies.processes,
+            holders=dependencies.holders,
+            admit=admit,
         )
     except clone.CloneRefusedError as error:
         log.warning("restart.not_cloneable", restart=intent.id, error=str(error))
@@ -242,7 +248,13 @@ async def _prepare_swap(
             completes=pod.policy_of(name) is not RestartPolicy.ALWAYS,
         )
         successor_spec = await runtime_state.successor_spec(
-            dependencies.runtime, found.info, intent=intent, pod=pod, processes=dependencies.processes, admit=admit
+            dependencies.runtime,
+            found.info,
+            intent=intent,
+            pod=pod,
+            processes=dependencies.processes,
+            holders=dependencies.holders,
+            admit=admit,
         )
         after = _early_failures(crashes, successor_spec, pod=pod, container=name)
         intent = replace(intent, empty_cache_after=after)

@@ -9,6 +9,7 @@ from kubemend.agent import ports
 from kubemend.agent.actuator import device_processes
 from kubemend.agent.clients.cri.convert import Admit, ContainerStatus, admit_all
 from kubemend.agent.clients.cri.errors import CriError
+from kubemend.agent.clients.podresources import convert
 from kubemend.agent.model.processes import ProcessFacts
 from kubemend.agent.model.workloads import (
     ContainerId,
@@ -216,11 +217,13 @@ async def successor_spec(
     intent: intents.Intent,
     pod: PodView | None,
     processes: ports.Processes,
+    holders: ports.Holders | None = None,
     admit: Admit = admit_all,
 ) -> SuccessorSpec:
     """Return the spec of a container's successor; ``admit`` is asked for its sandbox's config.
 
-    Raises CriError; CloneRefusedError if it could not be exact; what ``admit`` raises.
+    ``holders`` has the CDI devices of its claims, which a rebuilt config requests; None: they are unknown. Raises
+    CriError; CloneRefusedError if it could not be exact; what ``admit`` raises.
     """
     if info.config is None and info.hidden:
         raise clone.CloneRefusedError(clone.CloneRefusal.NO_CONFIG, info.hidden)
@@ -234,6 +237,9 @@ async def successor_spec(
     config = info.config
     if config is not None and info.is_rebuilt and spec is not None and spec.image:
         config = rebuild.with_image(config, named=spec.image)
+    if config is not None and info.is_rebuilt and holders is not None:
+        claimed = convert.cdi_devices(intent.target, await holders.current(max_age=1.0))
+        config = rebuild.with_cdi_devices(config, claimed)
     successor = clone.successor(
         config,
         intent=intent,

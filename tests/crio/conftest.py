@@ -9,6 +9,7 @@ import pytest
 
 from hack.devnode import crio, leftovers, packages
 from hack.devnode.layout import NodeLayout
+from kubemend.agent import ports
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.model.outcomes import Outcome
 from kubemend.agent.model.workloads import ContainerRef, ContainerSummary, PodUid
@@ -33,11 +34,13 @@ class Swapper:
         *,
         seen: Sequence[ContainerSummary] | None = None,
         kubelet_creates: Callable[[ContainerRef], bool] = lambda _: False,
+        holders: ports.Holders | None = None,
     ) -> Outcome:
         """Return the outcome. ``seen`` is the listing on which the swap is based."""
         listed = seen or await self.cri.list_containers(pod_uid=PodUid(running.pod.uid), name="main")
         old = min(listed, key=lambda view: view.attempt)
-        intent, successor_spec = await self._swaps.prepared(running, order=intents.SwapOrder.CREATE_FIRST, old=old)
+        order = intents.SwapOrder.CREATE_FIRST
+        intent, successor_spec = await self._swaps.prepared(running, order=order, old=old, holders=holders)
         assert successor_spec.is_rebuilt
         actuator = SwapActuator(self._swaps.tools(kubelet_creates=kubelet_creates))
         return await actuator.carry_out(intent, successor_spec=successor_spec, seen=seen)

@@ -1,6 +1,7 @@
 """A swap on the real CRI-O: the config is rebuilt, and the successor is compared before anything is stopped."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import grpc.aio
 import pytest
 
 from hack.devnode import crio, images
+from kubemend.agent.clients.podresources import convert
 from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, PodUid
 from kubemend.agent.restart import clone, reservations
@@ -17,6 +19,7 @@ from tests import eventually
 from tests.crio.conftest import Swapper
 from tests.devnode import kinds
 from tests.devnode.pods import Pods, RunningPod, container
+from tests.fakes import outside, podresources_server
 
 pytestmark = [pytest.mark.crio, pytest.mark.long]
 
@@ -100,6 +103,63 @@ async def test_a_successor_that_would_differ_is_taken_back(
     assert (left.id, left.state) == (old, ContainerState.RUNNING)
 
 
+_CDI = {
+    "cdiVersion": "0.6.0",
+    "kind": "example.com/gpu",
+    "devices": [
+        {
+            "name": "claim-0",
+            "containerEdits": {
+                "deviceNodes": [{"path": "/dev/gpu0", "hostPath": "/dev/zero"}],
+                "env": ["GPU=0"],
+                "mounts": [{"hostPath": "/etc/hostname", "containerPath": "/etc/gpu", "options": ["ro", "bind"]}],
+                "hooks": [{"hookName": "createContainer", "path": "/bin/true", "args": ["true", "gpu0"]}],
+            },
+        },
+        {"name": "other", "containerEdits": {"env": ["OTHER=1"]}},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("claimed", "result", "unlike"),
+    [
+        (("claim-0",), Result.SWAPPED, ""),
+        ((), Result.NOT_ALIKE, "hooks.createContainer has 0 items instead of 1"),
+        (("claim-0", "other"), Result.NOT_ALIKE, "process.env.OTHER is new"),
+    ],
+)
+async def test_a_claims_cdi_devices_are_requested_again(
+    runtime: crio.Crio,
+    pods: Pods,
+    swapper: Swapper,
+    cri: "api_pb2_grpc.RuntimeServiceAsyncStub",
+    claimed: tuple[str, ...],
+    result: Result,
+    unlike: str,
+) -> None:
+    """Kubelet names them in CRI alone, and in its list of pods' devices."""
+    (runtime.node.cdi_dir / "gpu.json").write_text(json.dumps(_CDI), encoding="utf-8")
+    running = await pods.run(name="claims", containers=[container("other", LOOP)])
+    old = await _run_main(cri, running, CDI_devices=[api_pb2.CDIDevice(name="example.com/gpu=claim-0")])
+    item = podresources_server.pod(
+        "claims",
+        container="main",
+        claims=[("gpu.example.com", "node", "gpu-0")],
+        cdi=[f"example.com/gpu={name}" for name in claimed],
+    )
+    outcome = await swapper.swap(running, holders=outside.Holders(convert.allocations([item])))
+    assert outcome.result is result, outcome
+    if result is Result.NOT_ALIKE:
+        assert unlike in outcome.detail
+        (left,) = await swapper.cri.list_containers(pod_uid=PodUid(running.pod.uid), name="main")
+        assert (left.id, left.state) == (old, ContainerState.RUNNING)
+        return
+    new = await swapper.cri.container_status(outcome.current["main"])
+    assert new.spec is not None
+    assert new.spec["hooks"]["createContainer"][0]["args"] == ["true", "gpu0"]
+
+
 async def test_a_container_that_kubelet_has_created_is_not_taken_for_a_successor(
     pods: Pods, swapper: Swapper, cri: "api_pb2_grpc.RuntimeServiceAsyncStub"
 ) -> None:
@@ -168,9 +228,10 @@ async def _main(
         annotations={clone.RESTART_COUNT_ANNOTATION: str(attempt)},
         log_path=f"main/{attempt}.log",
         linux=api_pb2.LinuxContainerConfig(
+            resources=api_pb2.LinuxContainerResources(cpu_period=100000, cpu_shares=2),
             security_context=api_pb2.LinuxContainerSecurityContext(
                 namespace_options=api_pb2.NamespaceOption(pid=api_pb2.CONTAINER)
-            )
+            ),
         ),
         **fields,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from hack.devnode import patience
+from kubemend.agent import ports
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.host_files import HostFiles
 from kubemend.agent.clients.cri.client import CriClient
@@ -41,9 +42,17 @@ class Swaps:
                 await watching
 
     async def prepared(
-        self, running: RunningPod, *, order: intents.SwapOrder, old: ContainerSummary | None = None
+        self,
+        running: RunningPod,
+        *,
+        order: intents.SwapOrder,
+        old: ContainerSummary | None = None,
+        holders: ports.Holders | None = None,
     ) -> tuple[intents.Intent, SuccessorSpec]:
-        """Return the intent of a swap, and its successor's spec. ``old`` None: the newest container is replaced."""
+        """Return the intent of a swap, and its successor's spec. ``old`` None: the newest container is replaced.
+
+        ``holders``: kubelet's answer about the pod's devices.
+        """
         ref = ContainerRef(PodRef("default", running.pod.name, PodUid(running.pod.uid)), "main")
         target = await runtime_state.find(self.cri, ref)
         assert target is not None
@@ -60,7 +69,9 @@ class Swaps:
             created_at=time.time(),
         )
         info = target.info if old is None else await self.cri.container_status(old.id)
-        made = await runtime_state.successor_spec(self.cri, info, intent=intent, pod=None, processes=ProcFs())
+        made = await runtime_state.successor_spec(
+            self.cri, info, intent=intent, pod=None, processes=ProcFs(), holders=holders
+        )
         return intent, made
 
     def tools(self, **more: Any) -> ActuatorContext:

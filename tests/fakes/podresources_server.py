@@ -1,6 +1,6 @@
 """Fake a kubelet that only serves pod resources on a unix socket, with scripted failures."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 import grpc
@@ -78,8 +78,12 @@ def pod(
     container: str = "trainer",
     devices: Iterable[tuple[str, str]] = (),
     claims: Iterable[tuple[str, str, str]] = (),
+    cdi: Sequence[str] = (),
 ) -> api_pb2.PodResources:
-    """Return a pod with one container, ``devices`` as (resource, id), ``claims`` as (driver, pool, device)."""
+    """Return a pod with one container, ``devices`` as (resource, id), ``claims`` as (driver, pool, device).
+
+    ``cdi``: the CDI devices of each claim.
+    """
     held = api_pb2.ContainerResources(
         name=container,
         devices=[api_pb2.ContainerDevices(resource_name=resource, device_ids=[item]) for resource, item in devices],
@@ -87,7 +91,14 @@ def pod(
             api_pb2.DynamicResource(
                 claim_name="claim",
                 claim_namespace=namespace,
-                claim_resources=[api_pb2.ClaimResource(driver_name=driver, pool_name=pool, device_name=device)],
+                claim_resources=[
+                    api_pb2.ClaimResource(
+                        driver_name=driver,
+                        pool_name=pool,
+                        device_name=device,
+                        cdi_devices=[api_pb2.CDIDevice(name=each) for each in cdi],
+                    )
+                ],
             )
             for driver, pool, device in claims
         ],

@@ -49,6 +49,7 @@ def _allocations(pods: Iterable[api_pb2.PodResources]) -> Iterator[Allocation]:
                     claims=claims,
                     plugin_devices=frozenset(others),
                     shared=shared,
+                    cdi_devices=tuple(dict.fromkeys(_cdi_devices(container))),
                 )
 
 
@@ -56,6 +57,12 @@ def _claim_devices(container: api_pb2.ContainerResources) -> Iterator[ClaimDevic
     for dynamic in container.dynamic_resources:
         for resource in dynamic.claim_resources:
             yield ClaimDevice(driver=resource.driver_name, pool=resource.pool_name, device=resource.device_name)
+
+
+def _cdi_devices(container: api_pb2.ContainerResources) -> Iterator[str]:
+    for dynamic in container.dynamic_resources:
+        for resource in dynamic.claim_resources:
+            yield from (device.name for device in resource.cdi_devices)
 
 
 def resolve(held: Allocations, *, inventory: DeviceInventory) -> Allocations:
@@ -74,11 +81,20 @@ def resolve(held: Allocations, *, inventory: DeviceInventory) -> Allocations:
 
 def held_by(container: ContainerRef, allocations: Allocations) -> frozenset[DeviceId] | None:
     """Return the GPUs that a container holds; None if kubelet did not answer, or names them in an unknown form."""
-    names = (container.pod.namespace, container.pod.name, container.name)
-    mine = [item for item in allocations.items if (item.namespace, item.pod_name, item.container) == names]
+    mine = _of(container, allocations)
     if not allocations.known or any(map(hides_gpu, mine)):
         return None
     return frozenset(uuid for item in mine for uuid in item.devices)
+
+
+def cdi_devices(container: ContainerRef, allocations: Allocations) -> tuple[str, ...]:
+    """Return the full names of the CDI devices of a container's claims; none if kubelet did not answer."""
+    return tuple(name for item in _of(container, allocations) for name in item.cdi_devices)
+
+
+def _of(container: ContainerRef, allocations: Allocations) -> list[Allocation]:
+    names = (container.pod.namespace, container.pod.name, container.name)
+    return [item for item in allocations.items if (item.namespace, item.pod_name, item.container) == names]
 
 
 def hides_gpu(item: Allocation) -> bool:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from kubemend.agent.clients.podresources import convert
 from kubemend.agent.clients.podresources.client import AllocationCache, GpuHolders
 from kubemend.agent.model.devices import DeviceId, DeviceInventory, DevicePartition, Gpu, PciAddress
-from kubemend.agent.model.workloads import Allocations, ClaimDevice, PluginDevice
+from kubemend.agent.model.workloads import Allocations, ClaimDevice, ContainerRef, PluginDevice, PodRef, PodUid
 from tests.fakes.podresources_server import pod
 
 WHOLE = Gpu(uuid=DeviceId("GPU-a"), pci=PciAddress(0, 1, 0), index=0, minor=3)
@@ -111,6 +111,22 @@ def test_unresolvable_claims_stay() -> None:
 
     assert item.devices == frozenset()
     assert item.claims == {ClaimDevice(*claim) for claim in claims}
+
+
+def test_cdi_devices_are_those_of_the_containers_own_claims() -> None:
+    claims = [("gpu.nvidia.com", "n", "gpu-0"), ("gpu.nvidia.com", "n", "gpu-1")]
+    mine = pod("p", claims=claims, cdi=["k8s.gpu.nvidia.com/claim=1", "k8s.gpu.nvidia.com/device=b"])
+    others = [pod("p", container="other", claims=claims, cdi=["a/b=other"]), pod("idle")]
+
+    allocations = convert.allocations([mine, *others])
+
+    found = {name: convert.cdi_devices(ref(name), allocations) for name in ("trainer", "absent")}
+    assert found == {"trainer": ("k8s.gpu.nvidia.com/claim=1", "k8s.gpu.nvidia.com/device=b"), "absent": ()}
+    assert convert.resolve(allocations, inventory=INVENTORY).items[0].cdi_devices == found["trainer"]
+
+
+def ref(container: str) -> ContainerRef:
+    return ContainerRef(PodRef("default", "p", PodUid("u")), container)
 
 
 @given(

@@ -7,12 +7,13 @@ import pytest
 
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.errors import CriError
+from kubemend.agent.clients.podresources import convert
 from kubemend.agent.model.workloads import ContainerId, ContainerState
 from kubemend.agent.restart import clone
 from kubemend.agent.restarts import runtime_state
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.environments.runtime import TARGET, CriEnv
-from tests.fakes import outside
+from tests.fakes import outside, podresources_server
 from tests.unit.restart import builders
 
 BOOTED_AT = 1_000_000.0
@@ -112,6 +113,21 @@ async def test_the_sandbox_of_another_pod_is_refused(cri_env: CriEnv) -> None:
         await runtime_state.successor_spec(
             cri_env.cri, info, intent=cri_env.intent(), pod=None, processes=outside.Processes()
         )
+
+
+@pytest.mark.parametrize("rebuilt", [True, False])
+async def test_only_a_rebuilt_config_requests_the_cdi_devices_of_claims(cri_env: CriEnv, rebuilt: bool) -> None:
+    claims = [("gpu.nvidia.com", "node", "gpu-0")]
+    mine = podresources_server.pod(
+        TARGET.pod.name, namespace=TARGET.pod.namespace, container=TARGET.name, claims=claims, cdi=["nvidia.com/gpu=0"]
+    )
+    holders = outside.Holders(convert.allocations([mine]))
+    info = replace(await cri_env.cri.container_status(cri_env.old), is_rebuilt=rebuilt)
+    successor_spec = await runtime_state.successor_spec(
+        cri_env.cri, info, intent=cri_env.intent(), pod=None, processes=outside.Processes(), holders=holders
+    )
+    requested = [device.name for device in successor_spec.successor.config.CDI_devices]
+    assert requested == (["nvidia.com/gpu=0"] if rebuilt else [])
 
 
 async def test_outdated_view_does_not_hide_the_end(cri_env: CriEnv) -> None:

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from kubemend.agent.actuator import progress
 from kubemend.agent.clients.journal.store import JournalError
+from kubemend.agent.clients.podresources import convert
 from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import ConditionStatus
@@ -22,15 +23,17 @@ from kubemend.agent.model.workloads import ContainerId, ContainerState
 from kubemend.agent.restart import admission
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restart.reasons import Reason
+from kubemend.agent.restarts import planning
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.requests import Request
+from kubemend.agent.restarts.restart_plan import SwapPlan
 from kubemend.agent.restarts.scheduler import Limits, RestartScheduler
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.environments import node, pod_env
 from tests.environments.pod_env import LASTING
 from tests.environments.restarts import NOW, RestartEnv, restarts_on
 from tests.environments.runtime import POD, TARGET, CriEnv
-from tests.fakes import outside
+from tests.fakes import outside, podresources_server
 from tests.fakes.cri_runtime import IMAGE_VOLUME, Runtime
 
 
@@ -105,6 +108,26 @@ async def test_a_config_that_crio_hides_is_rebuilt_for_a_swap(env: RestartEnv) -
     condition = await env.ask()
     assert " by swap " in condition.message
     assert len(await env.pod.running()) == len(LASTING)
+
+
+async def test_a_rebuilt_config_requests_the_cdi_devices_that_kubelet_lists(env: RestartEnv) -> None:
+    runtime = env.pod.cri_env.server.runtime
+    runtime.behaviour.is_crio = True
+    claims = [("gpu.nvidia.com", "node", "gpu-0")]
+    listed = podresources_server.pod(
+        POD.name, namespace=POD.namespace, container=TARGET.name, claims=claims, cdi=["nvidia.com/gpu=0"]
+    )
+    there = node.NodeEnv(store=env.store, holders=outside.Holders(convert.allocations([listed])))
+    everything = replace(env.dependencies, device_facts=there.facts())
+    env.restarts = RestartScheduler(dependencies=everything, store=env.store, metrics=node.metrics(), now=lambda: NOW)
+    resumed = await planning.resume(everything, env.pod.cri_env.intent(created_at=NOW))
+    condition = await env.ask()
+    assert " by swap " in condition.message
+    ((new,), *_) = [runs for name, runs in (await env.pod.running()).items() if name == "trainer"]
+    assert isinstance(resumed, SwapPlan)
+    assert resumed.swaps[0].successor_spec is not None
+    for config in (runtime.containers[new].config, resumed.swaps[0].successor_spec.successor.config):
+        assert [device.name for device in config.CDI_devices] == ["nvidia.com/gpu=0"]
 
 
 async def test_a_rebuilt_config_whose_spec_differs_is_taken_back_before_anything_is_stopped(env: RestartEnv) -> None:
