@@ -160,6 +160,7 @@ async def test_kubelets_container_ends_the_proof(cri_env: CriEnv) -> None:
 async def test_unknown_driver_state_skips_the_proof(cri_env: CriEnv) -> None:
     swap = Swap(cri_env, PASSED, order=intents.SwapOrder.STOP_FIRST)
     swap.host.answers = False
+    swap.proof.may_end.set()
     assert (await swap.run()).result is Result.SWAPPED
     assert (swap.proof.runs, [each.reason for each in swap.reported]) == (0, [device_proof.NOT_FREE])
 
