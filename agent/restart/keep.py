@@ -100,6 +100,11 @@ def parse(text: str) -> tuple[str, ...]:
     return paths
 
 
+def place(destination: str) -> str:
+    """Return the path of a mount in the container: runc and crun clean it, and begin at the container's root."""
+    return "/" + posixpath.normpath(f"/{destination}").lstrip("/")
+
+
 def is_within(path: str, directory: str) -> bool:
     """Return whether a path is a directory, or lies in it."""
     return directory == "/" or path == directory or path.startswith(f"{directory}/")

@@ -25,14 +25,13 @@ requests for devices from annotations in a random order (``ParseAnnotations``).
 """
 
 import itertools
-import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from kubemend.agent.restart import clone
+from kubemend.agent.restart import clone, keep
 from kubemend.common.pb.runtime.v1 import api_pb2
 
 _OWN: Final = "io.kubernetes.cri-o."
@@ -164,24 +163,27 @@ def _mounts(items: Sequence[Mapping[str, Any]], *, termination_path: str | None)
     """Return the mounts by their place, and for each those that cover it. Several at one place keep their order."""
     found: dict[str, list[tuple[int, dict[str, Any]]]] = {}
     for number, item in enumerate(items):
-        place = posixpath.normpath(item["destination"])
+        place = keep.place(item["destination"])
         mount = {**item}
-        if termination_path is not None and place == posixpath.normpath(termination_path):
+        if termination_path is not None and place == keep.place(termination_path):
             mount["source"] = ""
         found.setdefault(place, []).append((number, mount))
-    for place, mounts in found.items():
-        for number, mount in mounts:
-            parents = [parent for parent in _parents(place) if parent in found]
-            mount["covered by"] = [parent for parent in parents if found[parent][-1][0] > number]
+    for place, around in _nested(found):
+        for number, mount in found[place]:
+            mount["covered by"] = [outer for outer in around if found[outer][-1][0] > number]
     return {
         place: mounts[0][1] if len(mounts) == 1 else [each for _, each in mounts] for place, mounts in found.items()
     }
 
 
-def _parents(place: str) -> Iterator[str]:
-    while place not in ("/", "", "."):
-        place = posixpath.dirname(place)
-        yield place
+def _nested(places: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each place and those around it. In this order a place is followed by all that are in it."""
+    around: list[str] = []
+    for place in sorted(places, key=lambda each: each.replace("/", "\0")):
+        while around and not keep.is_within(place, around[-1]):
+            around.pop()
+        yield place, list(around)
+        around.append(place)
 
 
 class _Comparison:

@@ -1,7 +1,6 @@
 """Convert the runtime's answers into the agent's values. Pure."""
 
 import json
-import posixpath
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -405,7 +404,7 @@ def _mount_source(spec: Mapping[str, Any], *, at: str) -> str | None:
     there = [
         mount
         for mount in (mounts if isinstance(mounts, list) else ())
-        if isinstance(mount, dict) and posixpath.normpath(str(mount.get("destination"))) == at
+        if isinstance(mount, dict) and keep.place(str(mount.get("destination"))) == at
     ]
     value = there[-1].get("source") if there else None
     return value if isinstance(value, str) and value.startswith("/") else None
@@ -415,7 +414,7 @@ def _mount_points(spec: Mapping[str, Any]) -> tuple[str, ...] | None:
     mounts = spec.get("mounts")
     if not isinstance(mounts, list):
         return None
-    return tuple(posixpath.normpath(str(_object(mount).get("destination"))) for mount in mounts)
+    return tuple(keep.place(str(_object(mount).get("destination"))) for mount in mounts)
 
 
 def _snapshot(verbose: Mapping[str, Any], *, of: str) -> keep.Snapshot | None:

@@ -1,6 +1,7 @@
 """The comparison of a successor's OCI spec: what must differ may, and every other field is named."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -125,6 +126,32 @@ def test_a_mount_that_lost_its_source_or_covers_another_is_named() -> None:
     reported = difference(new)
     assert reported is not None
     assert "covered by" in reported
+
+
+def with_mounts(spec: Json, *destinations: str) -> Json:
+    spec["mounts"] += [{"destination": each, "source": f"/{number}"} for number, each in enumerate(destinations)]
+    return spec
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer"), [("/a/b", "/a"), ("/a-b/c/d", "/a-b"), ("/x", "/"), ("//a/./b", "/a/"), ("a/b", "//a")]
+)
+def test_a_mount_that_hides_one_below_it_is_named(inner: str, outer: str) -> None:
+    beside = ("/a-", "/a-b.c", "/z")
+    old, new = with_mounts(crio.spec(), *beside, outer, inner), with_mounts(successor_spec(), *beside, outer, inner)
+    assert difference(new, old=old) is None
+    new["mounts"][-2:] = reversed(new["mounts"][-2:])
+    reported = difference(new, old=old)
+    assert reported is not None
+    assert "covered by" in reported
+
+
+def test_a_long_place_of_a_mount_is_compared_in_a_short_time() -> None:
+    deep = "/a" * 100_000
+    old, new = with_mounts(crio.spec(), deep), with_mounts(successor_spec(), deep)
+    began = time.process_time()
+    assert difference(new, old=old) is None
+    assert time.process_time() - began < 1.0
 
 
 def test_several_mounts_at_one_place_are_compared_in_their_order() -> None:
