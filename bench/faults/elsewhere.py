@@ -1,20 +1,25 @@
-"""Provide a network namespace with addresses of its own: a second machine for hostile clients."""
+"""Provide a network namespace with addresses of its own: a second machine for hostile clients.
 
+It is made by rtnetlink, in a thread without an event loop (``hack.devnode.network``); no program ``ip`` is needed. A
+process holds it, which ends with this one, and its links with it.
+"""
+
+import asyncio
 import contextlib
-import json
 import os
-import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from bench.faults.reporting import NotTriedError
+from hack.devnode import network
 
-_SECONDS: Final = 10.0
 _NETWORKS: Final = tuple(f"198.{18 + number // 256}.{number % 256}" for number in range(512))
 """The /24s of 198.18.0.0/15, which is for tests of networks (RFC 2544)."""
 _FIRST: Final = 2
 _MOST: Final = 250
+_HOLDER: Final = ("unshare", "--net", "sh", "-c", "echo; exec cat")
+"""Ends when its stdin is closed. Its line means that it has a namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,45 +32,58 @@ class Elsewhere:
 
     def command(self, *arguments: str) -> Sequence[str]:
         """Return the command that runs another one there."""
-        return ("ip", "netns", "exec", self._namespace, *arguments)
+        return ("nsenter", f"--net={self._namespace}", *arguments)
 
 
-@contextlib.contextmanager
-def made(*, addresses: int) -> Iterator[Elsewhere]:
+@contextlib.asynccontextmanager
+async def made(*, addresses: int) -> AsyncIterator[Elsewhere]:
     """Create one for the length of the block, with at most 250 addresses. Raises NotTriedError."""
     assert addresses <= _MOST, addresses
-    name, here, there = (f"kubemend-{os.getpid()}", f"km{os.getpid()}a", f"km{os.getpid()}b")
-    network = _free_network()
-    found = Elsewhere(f"{network}.1", tuple(f"{network}.{_FIRST + each}" for each in range(addresses)), name)
-    _ip("netns", "add", name)
-    try:
-        _ip("link", "add", here, "type", "veth", "peer", "name", there, "netns", name)
-        _ip("address", "add", f"{found.host}/24", "dev", here)
-        _ip("link", "set", here, "up")
-        lines = [f"address add {address}/24 dev {there}" for address in found.addresses]
-        _ip("-netns", name, "-batch", "-", lines="\n".join([*lines, f"link set {there} up"]))
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            pid = await stack.enter_async_context(_namespace())
+            found = await asyncio.to_thread(_connected, pid, addresses)
+        except (network.NetworkError, OSError) as error:
+            raise NotTriedError(f"no network namespace: {error}") from error
         yield found
+
+
+@contextlib.asynccontextmanager
+async def _namespace() -> AsyncIterator[int]:
+    """Start the process that holds it, for the length of the block. Raises OSError."""
+    pipe = asyncio.subprocess.PIPE
+    holder = await asyncio.create_subprocess_exec(*_HOLDER, stdin=pipe, stdout=pipe, stderr=pipe)
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    try:
+        if not await holder.stdout.readline():
+            raise OSError((await holder.communicate())[1].decode().strip())
+        yield holder.pid
     finally:
-        _ip("netns", "delete", name)  # removes its end of the pair, and thereby the other one
-        with contextlib.suppress(NotTriedError):
-            _ip("link", "delete", here)  # already removed, or about to be: a namespace is removed asynchronously
+        holder.stdin.close()
+        await holder.wait()
 
 
-def _free_network() -> str:
-    """Return the first three bytes of a network in which this machine has no address."""
-    reported = json.loads(_ip("-json", "-4", "address") or "[]")
-    taken = {info["local"].rpartition(".")[0] for link in reported for info in link.get("addr_info", ())}
+def _connected(pid: int, addresses: int) -> Elsewhere:
+    """Connect the namespace of a process with this machine. Raises network.NetworkError."""
+    where, here, there = f"/proc/{pid}/ns/net", f"km{os.getpid()}a", f"km{os.getpid()}b"
+    with network.rtnetlink("connect a network namespace") as route:
+        free = _free_network({each.get_attr("IFA_ADDRESS") for each in route.get_addr(family=2)})
+        route.link("add", ifname=here, kind="veth", peer={"ifname": there, "net_ns_pid": pid})
+        index = route.link_lookup(ifname=here)[0]
+        route.addr("add", index=index, address=f"{free}.1", prefixlen=24)
+        route.link("set", index=index, state="up")
+    found = Elsewhere(f"{free}.1", tuple(f"{free}.{_FIRST + each}" for each in range(addresses)), where)
+    with network.rtnetlink("give a network namespace its addresses", netns=where) as route:
+        index = route.link_lookup(ifname=there)[0]
+        for address in found.addresses:
+            route.addr("add", index=index, address=address, prefixlen=24)
+        route.link("set", index=index, state="up")
+    return found
+
+
+def _free_network(addresses: set[str]) -> str:
+    """Return the first three bytes of a network in which this machine, with these addresses, has none."""
+    taken = {address.rpartition(".")[0] for address in addresses}
     start = os.getpid() % len(_NETWORKS)
     return next(each for each in (*_NETWORKS[start:], *_NETWORKS[:start]) if each not in taken)
-
-
-def _ip(*arguments: str, lines: str = "") -> str:
-    command = ("ip", *arguments)
-    try:
-        done = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=_SECONDS, check=True)
-    except FileNotFoundError:
-        raise NotTriedError("no program 'ip'; apt-get install iproute2") from None
-    except subprocess.SubprocessError as error:
-        reason = getattr(error, "stderr", "") or str(error)
-        raise NotTriedError(f"{' '.join(command)}: {reason.strip()}; a network namespace needs root") from error
-    return done.stdout

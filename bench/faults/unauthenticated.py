@@ -42,12 +42,9 @@ _CONNECTIONS: Final = "kubemend_hub_connections"
 async def tried(stage: Stage, scale: Scale, reported: Reported) -> None:
     """Flood the controller; the agent and its gang are on the first node, at an address of their own."""
     probes = f"{_HOST}:{loopback.free_port()}"
-    with (
-        elsewhere.made(addresses=_ADDRESSES) as there,
-        memory_cgroup.made(f"kubemend-{stage.nodes[0].name}-strangers") as cgroup,
-    ):
+    with memory_cgroup.made(f"kubemend-{stage.nodes[0].name}-strangers") as cgroup:
         cgroup.limit(memory.limit_of("controller"))
-        async with stage.product() as product:
+        async with elsewhere.made(addresses=_ADDRESSES) as there, stage.product() as product:
             port = int(product.hub.hub_addresses[0].rpartition(":")[2])
             await product.start_controller(f"--probes-address={probes}", f"--hub-address=0.0.0.0:{port}")
             controller = product.controllers[1]

@@ -18,7 +18,7 @@ class NetworkError(RuntimeError):
 
 def ensure_bridge(node: layout.NodeLayout) -> None:
     """Create the node's bridge with this machine's address on it. Raises NetworkError, for example as non-root."""
-    with _rtnetlink(f"create the bridge {node.bridge}") as route:
+    with rtnetlink(f"create the bridge {node.bridge}") as route:
         if not bridge_exists(node):
             route.link("add", ifname=node.bridge, kind="bridge")
         _add_address(route, node, node.gateway, prefix=int(node.subnet.rpartition("/")[2]))
@@ -27,7 +27,7 @@ def ensure_bridge(node: layout.NodeLayout) -> None:
 
 def add_address(node: layout.NodeLayout, address: str) -> None:
     """Give this machine one more address, on the node's bridge; it is removed with the bridge. Raises NetworkError."""
-    with _rtnetlink(f"give {node.bridge} the address {address}") as route:
+    with rtnetlink(f"give {node.bridge} the address {address}") as route:
         _add_address(route, node, address, prefix=32)
 
 
@@ -36,7 +36,7 @@ def delete_bridge(node: layout.NodeLayout) -> None:
     bridge = _index(node.bridge)
     if bridge is None:
         return
-    with _rtnetlink(f"delete the bridge {node.bridge}") as route:
+    with rtnetlink(f"delete the bridge {node.bridge}") as route:
         ports = [link["index"] for link in route.get_links() if link.get_attr("IFLA_MASTER") == bridge]
         for index in (*ports, bridge):
             _delete(route, index)
@@ -71,13 +71,16 @@ def _index(name: str) -> int | None:
 
 
 @contextlib.contextmanager
-def _rtnetlink(what: str) -> Iterator[Any]:
-    """Provide the kernel's interface for changes of the network. Raises NetworkError."""
+def rtnetlink(what: str, *, netns: str | None = None) -> Iterator[Any]:
+    """Provide the kernel's interface for changes of the network. Raises NetworkError, as the block does.
+
+    ``netns`` is the path of a network namespace; None: this process's. Not for a thread with an event loop.
+    """
     from pyroute2 import IPRoute  # a third of a second, and most programs that use a dev node import this module
     from pyroute2.netlink.exceptions import NetlinkError
 
     try:
-        with IPRoute() as route:
+        with IPRoute(netns=netns) as route:
             yield route
     except (NetlinkError, OSError) as error:
-        raise NetworkError(f"cannot {what}: {error}; the dev node needs root") from error
+        raise NetworkError(f"cannot {what}: {error}; it needs root") from error

@@ -39,7 +39,7 @@ REAL: Final = "real"
 
 _AGENT_STOP_SECONDS = 30.0
 _LOG_LINES = 40  # of the agent's log in an error
-_HOST_PACKAGES = ("gcc", "libc6-dev", "iproute2", "libseccomp2", "openssl", "util-linux")
+_HOST_PACKAGES = ("gcc", "libc6-dev", "libseccomp2", "openssl", "util-linux")
 
 
 @dataclass(frozen=True, slots=True)

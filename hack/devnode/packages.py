@@ -114,7 +114,7 @@ def ensure_packages(*, legacy: bool = False) -> Binaries:
 
 
 def ensure_host_packages(names: Sequence[str]) -> None:
-    """Install the missing Debian packages (``gcc``, ``libc6-dev``, ``iproute2``, …) on this machine.
+    """Install the missing Debian packages (``gcc``, ``libc6-dev``, …) on this machine.
 
     Raises PackagesError when something is missing and cannot be installed.
     """
