@@ -28,7 +28,7 @@ $(VENV)/.installed: pyproject.toml
 
 venv: $(VENV)/.installed  ## create .venv and install kubemend with its test tools
 
-devnode: venv  ## fetch the dev node's programs: containerd, runc, crun, CNI, busybox, a C compiler
+devnode: venv  ## fetch the dev node's programs: containerd, runc, crun, CNI, busybox, other Pythons, a C compiler
 	python -m hack.devnode setup
 
 kubernetes: venv  ## build etcd, the Kubernetes programs and kubectl from their Go modules, once (ten minutes on two cores)
@@ -81,7 +81,7 @@ lint-rest: venv
 	for generator in $(GENERATORS); do python -m hack.$$generator --check || exit 1; done
 
 unit: venv  ## the tests that need neither root nor a runtime nor an API server
-	python -m pytest -n 2 -m "not kubernetes" tests/unit
+	python -m pytest -n 2 -m "not kubernetes and not devnode and not long" tests/unit
 
 # OFFLINE=1: nothing is installed or fetched. $(PYTHON) has the packages, and .dev the dev node's programs.
 test-gpu: $(if $(OFFLINE),,devnode kubernetes)  ## real CUDA faults in pods on this machine's GPU, NVML, proofs; prints records (ten minutes)

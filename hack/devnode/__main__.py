@@ -84,6 +84,8 @@ def setup() -> None:
     packages.ensure_promtool()
     packages.ensure_dbus_daemon()
     packages.ensure_crun()
+    for version in packages.PYTHONS:
+        packages.ensure_python(version)
 
 
 @main.command("kubernetes")

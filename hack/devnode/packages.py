@@ -35,6 +35,8 @@ _TOOLS = ("runc", "containernetworking-plugins", "busybox-static")
 _DBUS = ("dbus-daemon", "libdbus-1-3", "libapparmor1", "libexpat1")  # its other libraries are in every Debian
 _NEWEST_SUITES = ("unstable", "testing", "stable")
 _LEGACY_SUITE = "bookworm"
+PYTHONS = {"3.9": "bullseye", "3.14": "unstable"}
+"""The oldest and the newest Python that a Debian has, and of which suite: the launcher runs on both."""
 
 _LENIENT_CRUN = """\
 #!/bin/sh
@@ -168,6 +170,20 @@ def ensure_crun() -> Crun:
     return Crun(_ensure("crun", _fetch_crun))
 
 
+def ensure_python(version: str) -> pathlib.Path:
+    """Return the program of one of ``PYTHONS`` with its standard library, fetching it if it is not unpacked yet.
+
+    Raises PackagesError.
+    """
+    name = f"python{version}"
+
+    def fetch(target: pathlib.Path) -> None:
+        with staging(target) as folder:
+            _unpack_linked(name, suite=PYTHONS[version], program=f"usr/bin/{name}", into=folder, target=target)
+
+    return _ensure(name, fetch) / "usr/bin" / name
+
+
 @dataclass(frozen=True, slots=True)
 class DbusDaemon:
     """Locate the unpacked message bus."""
@@ -250,18 +266,25 @@ def _fetch_containerd(machine: apt.Machine, *, suites: Sequence[str], target: pa
 
 def _fetch_crun(target: pathlib.Path) -> None:
     """Unpack crun and all its libraries, and let it find them at ``target``."""
-    machine = apt.this_machine()
-    with staging(target) as folder, tempfile.TemporaryDirectory(dir=target.parent) as tools:
-        apt.unpack_with_dependencies(machine, suite="stable", packages=("crun",), into=folder)
-        apt.unpack(machine, suite=machine.codename, packages=("patchelf",), into=pathlib.Path(tools))
-        loader = next(folder.glob("usr/lib/*/ld-linux-*.so.*")).relative_to(folder)
-        command = (f"{tools}/usr/bin/patchelf", "--set-interpreter", str(target / loader))
-        libraries = ("--force-rpath", "--set-rpath", str((target / loader).parent))
-        subprocess.run((*command, *libraries, str(Crun(folder).program)), check=True, timeout=30, capture_output=True)
+    with staging(target) as folder:
+        _unpack_linked("crun", suite="stable", program="usr/bin/crun", into=folder, target=target)
         script = Crun(folder).lenient
         script.parent.mkdir()
         script.write_text(_LENIENT_CRUN.format(crun=Crun(target).program), encoding="utf-8")
         script.chmod(0o755)
+
+
+def _unpack_linked(package: str, *, suite: str, program: str, into: pathlib.Path, target: pathlib.Path) -> None:
+    """Unpack a package and all its libraries ``into`` a folder, and let its program find them at ``target``."""
+    machine = apt.this_machine()
+    apt.unpack_with_dependencies(machine, suite=suite, packages=(package,), into=into)
+    with tempfile.TemporaryDirectory(dir=target.parent) as tools:
+        apt.unpack(machine, suite=machine.codename, packages=("patchelf",), into=pathlib.Path(tools))
+        loader = next(into.glob("**/lib/*/ld-linux-*.so.*")).relative_to(into)  # below usr since bookworm
+        folders = ":".join(str(target / each / loader.parent.name) for each in ("usr/lib", "lib"))
+        command = (f"{tools}/usr/bin/patchelf", "--set-interpreter", str(target / loader))
+        libraries = ("--force-rpath", "--set-rpath", folders, str(into / program))
+        subprocess.run((*command, *libraries), check=True, timeout=30, capture_output=True)
 
 
 def _check_runs(program: pathlib.Path, *, what: str) -> None:

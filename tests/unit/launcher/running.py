@@ -63,11 +63,11 @@ def writing(name: str) -> str:
 
 
 class Running:
-    """A launcher with a program in the folder ``folder``."""
+    """A launcher with a program in the folder ``folder``; ``python`` runs both."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, python: str = sys.executable) -> None:
         """Write the program's files."""
-        self.folder = folder
+        self.folder, self.python = folder, python
         self.environ = {**os.environ, "KUBEMEND_CACHE": str(folder / "cache")}
         os.mkfifo(folder / "orders")
         self._orders = os.open(folder / "orders", os.O_RDWR)
@@ -88,14 +88,19 @@ class Running:
     def start(
         self,
         *options: str,
-        command: Iterable[str] = (sys.executable, "train.py"),
+        python: Iterable[str] = ("train.py",),
+        command: Iterable[str] | None = None,
         under: Iterable[str] = (),
         stdin: int = subprocess.DEVNULL,
     ) -> None:
-        """Start the launcher by the program ``under``, which executes its arguments; if empty, directly."""
+        """Start the launcher by the program ``under``, which executes its arguments; if empty, directly.
+
+        It runs Python with these arguments, or another ``command``.
+        """
+        program = (self.python, *python) if command is None else command
         with (self.folder / "stdout").open("wb") as stdout, (self.folder / "stderr").open("wb") as stderr:
             self._launcher = subprocess.Popen(
-                [*under, sys.executable, kubemend_run.__file__, *_AT_ONCE, *options, "--", *command],
+                [*under, self.python, kubemend_run.__file__, *_AT_ONCE, *options, "--", *program],
                 cwd=self.folder,
                 env=self.environ,
                 stdin=stdin,

@@ -40,6 +40,7 @@ async def test_a_signal_reaches_the_program(launcher: Running, number: int) -> N
     assert await launcher.ended() == 5
 
 
+@pytest.mark.pythons
 async def test_a_program_that_sigterm_kills_is_not_restarted(launcher: Running) -> None:
     launcher.start()
     await launcher.nth(1, "begin")
@@ -109,6 +110,7 @@ async def test_the_output_is_the_programs_alone(launcher: Running) -> None:
     assert (launcher.stdout(), launcher.stderr()) == ("out", "err")
 
 
+@pytest.mark.pythons
 async def test_the_program_finds_nothing_of_the_launcher(launcher: Running) -> None:
     launcher.environ["PYTHONPATH"] = "/nowhere"
     launcher.start()
@@ -123,6 +125,7 @@ async def test_the_program_finds_nothing_of_the_launcher(launcher: Running) -> N
     assert launcher.stdout() == expected
 
 
+@pytest.mark.pythons
 async def test_a_sitecustomize_of_the_image_is_loaded_once(launcher: Running) -> None:
     launcher.environ["PYTHONPATH"] = str(launcher.folder)
     launcher.write("sitecustomize.py", writing("site"))

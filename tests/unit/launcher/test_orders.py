@@ -5,7 +5,6 @@ import functools
 import os
 import signal
 import socket
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,6 +79,7 @@ def agent(launcher: Running, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]
         yield Agent(launcher, connections)
 
 
+@pytest.mark.pythons
 @BOTH
 async def test_a_restart_kills_the_program_and_holds_the_next_one_until_the_release(agent: Agent, spare: bool) -> None:
     launcher = agent.launcher
@@ -128,17 +128,17 @@ async def test_the_answer_has_the_state_of_the_spare(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "command", "reason"),
+    ("options", "python", "command", "reason"),
     [
-        (["--no-spare"], [sys.executable, "train.py"], NoSpare.DISABLED),
-        ([], [sys.executable, "-S", "train.py"], NoSpare.UNSUPPORTED),
-        ([], ["sleep", "600"], NoSpare.NOT_PYTHON),
+        (["--no-spare"], ["train.py"], None, NoSpare.DISABLED),
+        ([], ["-S", "train.py"], None, NoSpare.UNSUPPORTED),
+        ([], [], ["sleep", "600"], NoSpare.NOT_PYTHON),
     ],
 )
 async def test_a_launcher_without_spares_reports_why(
-    agent: Agent, options: list[str], command: list[str], reason: NoSpare
+    agent: Agent, options: list[str], python: list[str], command: list[str] | None, reason: NoSpare
 ) -> None:
-    agent.launcher.start(*options, command=command, under=NAMESPACE)
+    agent.launcher.start(*options, python=python, command=command, under=NAMESPACE)
     found = await agent.ask()
     assert (found.spare_state, found.spare_reason, found.spare_memory) == (process.Spare.NONE, reason, 0)
     assert found.no_spare

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 
 import pytest
 
@@ -26,7 +25,7 @@ _VALUE = "import kubemend_prepared; print(kubemend_prepared.value);"
 
 def _prepares(launcher: Running, body: str = "", *options: str, command: tuple[str, ...] = ("train.py", "-x")) -> None:
     launcher.write("made.py", _PREPARED.format(body=body))
-    launcher.start("--prepare", "made:prepare", *options, command=(sys.executable, *command))
+    launcher.start("--prepare", "made:prepare", *options, python=command)
 
 
 async def _restarted(launcher: Running, number: int = 2) -> int:
@@ -189,6 +188,6 @@ def test_value_that_is_no_function_is_refused(value: str) -> None:
 
 
 async def test_function_in_the_module_that_is_the_program_is_refused(launcher: Running) -> None:
-    launcher.start("--prepare", "train:prepare", command=(sys.executable, "-m", "train"))
+    launcher.start("--prepare", "train:prepare", python=["-m", "train"])
     assert await launcher.ended() == 2
     assert "--prepare train:prepare is in the program itself; move it to another module" in launcher.stderr()

@@ -4,6 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,7 +46,10 @@ def test_a_name_with_brackets_and_spaces_is_no_field(tmp_path: Path) -> None:
     assert processes(str(tmp_path)) == {7: Process(7, 3, "S", 22)}
 
 
-def test_only_the_process_that_was_seen_is_killed() -> None:
+@pytest.mark.parametrize("handles", [True, False], ids=["pidfd", "python-3.8"])
+def test_only_the_process_that_was_seen_is_killed(handles: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not handles:
+        monkeypatch.delattr(os, "pidfd_open")
     child = subprocess.Popen(["sleep", "1000"])
     seen = process_of(child.pid)
     assert seen is not None

@@ -10,6 +10,7 @@ from tests.unit.launcher.running import AFTER_A_HELPER, DAEMONIZE, Running, aliv
 COLD = ("--no-spare",)
 
 
+@pytest.mark.pythons
 async def test_a_trainer_that_failed_is_restarted_with_count_and_reason(launcher: Running) -> None:
     launcher.start(*COLD)
     for number, code in enumerate(("sys.exit(3)", "os.kill(os.getpid(), 9)"), 1):
@@ -38,6 +39,7 @@ async def test_a_program_that_is_not_python_is_restarted(launcher: Running) -> N
     assert launcher.stdout() == "\n1\n"
 
 
+@pytest.mark.pythons
 async def test_a_fatal_exit_code_ends_it(launcher: Running) -> None:
     launcher.start("--fatal-exit-codes", "42,64-78")
     launcher.order("sys.exit(65)")
@@ -68,6 +70,7 @@ async def test_a_stop_during_the_wait_ends_it(launcher: Running) -> None:
     assert await launcher.ended() == 143
 
 
+@pytest.mark.pythons
 @pytest.mark.parametrize("spare", [True, False])
 async def test_a_daemon_of_the_trainer_is_dead_before_the_next_begins(launcher: Running, spare: bool) -> None:
     launcher.start(*(() if spare else COLD))

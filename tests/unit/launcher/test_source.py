@@ -6,6 +6,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+import vermin
+
 from launcher import kubemend_run
 
 SOURCE = Path(kubemend_run.__file__).read_text()
@@ -20,6 +22,14 @@ def modules_of(source: str) -> set[str]:
 
 def test_the_launcher_is_of_the_oldest_grammar_and_needs_only_the_standard_library() -> None:
     assert modules_of(SOURCE) <= sys.stdlib_module_names
+
+
+def test_the_launcher_runs_on_the_oldest_python_of_its_documentation() -> None:
+    """Debian has none that is as old. Without these functions ``kill`` compares the process and then kills its PID."""
+    config = vermin.Config()
+    for name in ("os.pidfd_open", "signal.pidfd_send_signal"):
+        config.add_exclusion(name)
+    assert vermin.visit(SOURCE, config).minimum_versions() == [None, (3, 8)]
 
 
 def test_the_bootstrap_imports_only_what_each_interpreter_has_loaded() -> None:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
@@ -36,13 +35,14 @@ async def test_the_spare_becomes_the_trainer_with_its_modules_imported(launcher:
     assert all("kubemend-run: the spare is ready: it has imported " in each for each in said)
 
 
+@pytest.mark.pythons
 @pytest.mark.parametrize("command", [["train.py", "--lr", "1"], ["-u", "-m", "train"], ["-c", "import train"]])
 async def test_a_program_of_the_spare_finds_what_it_finds_without_one(launcher: Running, command: list[str]) -> None:
     show = (
         "print(sys.argv, sys.path, sorted(os.environ), __name__, os.getpgrp() == os.getpid(),"
         " [each for each in os.listdir('/proc/self/fd')], signal.getsignal(15), file=open('found', 'a')); "
     )
-    launcher.start(command=[sys.executable, *command])
+    launcher.start(python=command)
     await launcher.nth(1, "begin")
     launcher.order("events.say('shown');" + show.replace("sorted(os.environ)", "sorted({*os.environ} - {1})"))
     await launcher.nth(1, "shown")
@@ -73,6 +73,7 @@ async def test_a_spare_knows_modules_of_an_earlier_launcher(launcher: Running) -
     assert await launcher.ended() == 0
 
 
+@pytest.mark.pythons
 async def test_a_spare_that_is_ready_imports_what_the_trainer_imports_later(launcher: Running) -> None:
     launcher.write("rare.py", writing("rare"))
     launcher.start()
@@ -103,6 +104,7 @@ async def test_a_spare_imports_a_module_whose_import_took_longer_than_its_own_be
     assert await launcher.ended() == 0
 
 
+@pytest.mark.pythons
 async def test_a_late_import_that_opens_a_device_is_left_out_of_the_next_spare(launcher: Running) -> None:
     device = launcher.folder / "nvidia0"
     device.touch()
@@ -300,7 +302,7 @@ async def test_an_import_that_breaks_the_spare_leaves_a_restart(launcher: Runnin
 
 
 async def test_an_interpreter_without_sitecustomize_is_restarted_cold(launcher: Running) -> None:
-    launcher.start(command=[sys.executable, "-S", "train.py"])
+    launcher.start(python=["-S", "train.py"])
     await launcher.nth(1, "begin")
     await fail_and_begin_again(launcher)
     launcher.order("sys.exit(0)")
@@ -324,6 +326,7 @@ _ONCE = "if 'begin' in open('events').read(): raise ValueError('no\\ndata')\n"
 """The begin of a module whose import fails in each spare."""
 
 
+@pytest.mark.pythons
 async def test_import_that_fails_only_in_the_spare_is_left_out_with_what_it_had_begun(launcher: Running) -> None:
     launcher.write("registry.py", "import events\nMODELS = []\n" + writing("registry"))
     launcher.write("models.py", "import registry, later\nregistry.MODELS.append('llama')\n" + _ONCE)
@@ -399,7 +402,7 @@ async def test_import_in_the_spare_finds_the_programs_arguments_file_and_folder(
         "import before\nsys.argv.append('--more')\nsys.path.insert(0, '')\nos.chdir('job')\n"
         "import after, config\nos.chdir('..')"
     )
-    launcher.start(command=(sys.executable, *command))
+    launcher.start(python=command)
     first = await launcher.nth(1, "begin")
     await launcher.said("the spare is ready")
     spare = launcher.events("job")[1]
@@ -474,7 +477,7 @@ async def test_module_that_adds_to_a_variable_of_the_program_is_left_out_of_the_
 
 async def test_recorder_asked_by_the_top_level_of_a_script_finds_nothing(launcher: Running) -> None:
     launcher.write("asks.py", "import sys\nassert sys.meta_path[0].find_spec('json', None) is None\nprint('asked')\n")
-    launcher.start(command=(sys.executable, "asks.py"))
+    launcher.start(python=["asks.py"])
     assert await launcher.ended() == 0
     assert launcher.stdout() == "asked\n"
 
