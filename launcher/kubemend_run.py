@@ -515,8 +515,13 @@ _NOT_FORWARDED = {each for each in signal.Signals if _OWN.fullmatch(each.name)}
 FORWARDED = tuple(sorted(signal.valid_signals() - _NOT_FORWARDED))
 """All but those that cannot be caught, that a process causes itself, and those by which terminals stop processes."""
 STOPS: frozenset[int] = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
-"""Signals that stop a container, unless its image has another one: after one of them, the launcher starts nothing."""
+"""Signals that stop a container, unless its image has another one: after one of them, the launcher starts nothing.
 
+People send SIGINT and SIGQUIT to running programs, too: a program that has run on for ten minutes was not stopped.
+"""
+
+_INTERRUPTS = (signal.SIGINT, signal.SIGQUIT)
+_INTERRUPT_LASTS = 600.0  # as an image's STOPSIGNAL; kubelet's SIGKILL follows after 30 s by default
 _FREE, _LONGEST_WAIT = 3, 300.0  # the agent's backoff: agent/restart/budget.py
 _FIRST_KILLED = b"1000"  # oom_score_adj of a spare
 _PERIOD = 0.1  # of the spare's duty cycle
@@ -1577,7 +1582,7 @@ class Launcher:
         self._environ = dict(os.environ)
         count = self._environ.get(COUNT, "")
         self._restarts = int(count) if count.isascii() and count.isdecimal() else 0
-        self._stopping = 0
+        self._stopping, self._stopping_until = 0, 0.0
         self._forwarded = (*FORWARDED, *sorted(options.stop_signals.difference(FORWARDED)))
         self._pid, self._status, self._began = 0, None, 0.0  # type: int, int | None, float
         self._spare: Spare | None = None
@@ -1691,9 +1696,8 @@ class Launcher:
         return decide(self._policy, self._past, exit_code(status), now - self._began, now, stopping=stopping)
 
     def _is_stopped(self, status: int) -> bool:
-        keys = (signal.SIGINT, signal.SIGQUIT)  # a terminal sends these to the program only
-        by_key = self._has_terminal and os.WIFSIGNALED(status) and os.WTERMSIG(status) in keys
-        return bool(self._stopping) or by_key
+        by_key = self._has_terminal and os.WIFSIGNALED(status) and os.WTERMSIG(status) in _INTERRUPTS
+        return bool(self._stopping) or by_key  # a terminal sends them to the program only
 
     def _wait(self, wait: float) -> None:
         until = time.monotonic() + wait
@@ -1875,7 +1879,9 @@ class Launcher:
         """Wait for a signal, a message of the spare, or the time ``until``, and handle it."""
         began = time.monotonic()
         longest = 0.0 if self._reaps_on else _LONGEST_POLL
-        deadline = min(each for each in (until, self._spare_due(), began + longest) if each is not None)
+        survived = self._stopping_until if self._stopping and self._status is None else None
+        due = (until, self._spare_due(), survived, began + longest)
+        deadline = min(each for each in due if each is not None)
         waiting = select.poll()
         waiting.register(self._wakeup, select.POLLIN)
         if self._spare and not self._spare.closed:
@@ -1887,6 +1893,7 @@ class Launcher:
             if number in self._forwarded:
                 self._signalled(number)
         self._reap()
+        self._survive()
         if self._spare and self._spare.status in events:
             self._spare.read()
         if self._spare and not self._spare.paused:
@@ -1908,10 +1915,18 @@ class Launcher:
 
     def _signalled(self, number: int) -> None:
         if number in self._options.stop_signals:
-            self._stopping = number
+            lasts = _INTERRUPT_LASTS if number in _INTERRUPTS else float("inf")
+            self._stopping, self._stopping_until = number, max(self._stopping_until, time.monotonic() + lasts)
         if self._status is None:  # not reaped yet: no other process has its PID
             with contextlib.suppress(PermissionError):
                 os.kill(self._pid, number)
+
+    def _survive(self) -> None:
+        """Forget the stop if the program has survived it."""
+        if self._stopping and self._status is None and time.monotonic() >= self._stopping_until:
+            say(f"the program has survived signal {self._stopping} for {_INTERRUPT_LASTS:g} s: failures are restarted")
+            self._stopping, self._stopping_until = 0, 0.0
+            self._enter(RUNNING)
 
     def _reap(self) -> int:
         """Reap children that have ended; return their number. A program could start them faster: the rest is next."""

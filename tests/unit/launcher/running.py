@@ -18,6 +18,9 @@ from tests import eventually
 _AT_ONCE = ("--spare-after", "0.3", "--spare-cpu", "100")
 """The spare begins when the program has not imported anything for 0.3 s: on a busy machine, too, it has all by then."""
 
+_FOLDER = str(Path(kubemend_run.__file__).parent)
+_CHANGED = "import sys; sys.path[0] = {launcher!r}; import kubemend_run; {changed}; sys.exit(kubemend_run.main())"
+
 _EVENTS = """
 import os
 def say(text):
@@ -92,15 +95,18 @@ class Running:
         command: Iterable[str] | None = None,
         under: Iterable[str] = (),
         stdin: int = subprocess.DEVNULL,
+        changed: str = "",
     ) -> None:
         """Start the launcher by the program ``under``, which executes its arguments; if empty, directly.
 
-        It runs Python with these arguments, or another ``command``.
+        It runs Python with these arguments, or another ``command``. ``changed`` are statements that change the
+        launcher's constants, such as waits of minutes.
         """
+        own = [kubemend_run.__file__] if not changed else ["-c", _CHANGED.format(launcher=_FOLDER, changed=changed)]
         program = (self.python, *python) if command is None else command
         with (self.folder / "stdout").open("wb") as stdout, (self.folder / "stderr").open("wb") as stderr:
             self._launcher = subprocess.Popen(
-                [*under, self.python, kubemend_run.__file__, *_AT_ONCE, *options, "--", *program],
+                [*under, self.python, *own, *_AT_ONCE, *options, "--", *program],
                 cwd=self.folder,
                 env=self.environ,
                 stdin=stdin,

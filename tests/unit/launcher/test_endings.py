@@ -70,6 +70,43 @@ async def test_a_program_that_ignores_sigterm_runs_on_and_is_not_restarted_later
     assert launcher.events("begin") == [program]
 
 
+_SURVIVES = "signal.signal({0}, lambda *_: events.say('survived')); events.say('ready')"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT])
+async def test_program_that_survives_an_interrupt_is_restarted_when_it_fails_later(
+    launcher: Running, number: int
+) -> None:
+    """Its spare begins after that, too."""
+    launcher.start("--spare-after", "1s", changed="kubemend_run._INTERRUPT_LASTS = 0.1")
+    await launcher.nth(1, "begin")
+    launcher.order(_SURVIVES.format(int(number)))
+    await launcher.nth(1, "ready")
+    launcher.signal(number)
+    await launcher.said(f"the program has survived signal {int(number)} for 0.1 s: failures are restarted")
+    spare = await launcher.spare()
+    launcher.order("sys.exit(3)")
+    assert await launcher.nth(2, "begin") == spare
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]])
+async def test_program_that_fails_while_it_is_stopped_is_not_restarted(launcher: Running, signals: list[int]) -> None:
+    """After SIGTERM also later than an interrupt lasts: the SIGINT that follows changes nothing."""
+    changed = "kubemend_run._INTERRUPT_LASTS = 0.0" if signal.SIGTERM in signals else ""
+    launcher.start("--spare-after", "1h", changed=changed)
+    await launcher.nth(1, "begin")
+    for number, each in enumerate(signals, 1):
+        launcher.order(_SURVIVES.format(int(each)))
+        await launcher.nth(number, "ready")
+        launcher.signal(each)
+        await launcher.nth(number, "survived")
+    launcher.order("sys.exit(3)")
+    assert await launcher.ended() == 3
+    assert len(launcher.events("begin")) == 1
+
+
 async def test_signals_that_are_ignored_stay_ignored(launcher: Running) -> None:
     ignore = "import os, signal, sys; signal.signal(1, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
     launcher.start(*NO_RESTARTS, under=[sys.executable, "-c", ignore])
