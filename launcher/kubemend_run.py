@@ -545,6 +545,22 @@ _LONGEST_MESSAGE = 65536  # of a spare, whose imports could write to its pipe
 _LONGEST_REQUEST, _MOST_PEERS, _MOST_LEFTOVERS = 4096, 4, 64
 _LONGEST_WHY = 200
 _LONGEST_GRACE, _LONGEST_HOLD = 3600.0, 600.0
+_EARLY_FAILURES = 2  # after which the agent empties the cache, too: agent/restart/cache.py
+_LONGEST_EMPTYING, _DEEPEST = 2.0, 32
+_A_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_ASIDE = ".kubemend-emptied-"  # as in the agent: agent/actuator/cache_removal.py
+_CACHE_VOLUME = "/volumes/kubernetes.io~empty-dir/kubemend-cache"  # the end of its path on the node
+CACHES = {
+    "CUDA_CACHE_PATH": "cuda",
+    "JAX_COMPILATION_CACHE_DIR": "jax",
+    "PYTHONPYCACHEPREFIX": "python",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TORCH_EXTENSIONS_DIR": "torch-extensions",
+    "TRITON_CACHE_DIR": "triton",
+    "XDG_CACHE_HOME": "xdg",
+}
+"""The variables of the component ``caches``, and what each one's value ends with, after the container's name."""
+_CONTAINER = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")  # its name
 _SOCKET = re.compile(r"launcher-[0-9]{1,20}\.sock")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _RECORD = re.compile(r"[md] [^\s\0]+|e [0-9a-f]+ (-|=[0-9a-f]*)|p [0-9a-f]*|[acf] (-|=[0-9a-f]*)")
@@ -614,6 +630,36 @@ def decide(policy: Policy, past: Past, code: int, ran: float, now: float, *, sto
 def is_failure(policy: Policy, code: int, *, stopping: bool) -> bool:
     """Return whether the agent decides about a program's end, if it follows: neither success nor stop, nor fatal."""
     return code != 0 and not stopping and code not in policy.fatal
+
+
+def empties_cache(past: Past, restarts: int) -> bool:
+    """Return whether a broken cache may be why restarted programs end: a file in it would end each successor as well.
+
+    That is if two of them in a row have ended early. The first run of the container, of ``restarts``, is no restart.
+    """
+    return min(past.early, restarts) >= _EARLY_FAILURES
+
+
+def cache_of(environ: dict[str, str], mounts: str) -> str:
+    """Return the name of this container's directory in the cache volume; empty if it has none that may be emptied.
+
+    Only the pod's own emptyDir qualifies, as a whole, where the component ``caches`` mounts it: ``mounts`` is the text
+    of /proc/self/mountinfo. The variables of that component have the container's name. A volume that is mounted in the
+    directory must stay in its place, and so must the launcher's socket.
+    """
+    values = [environ.get(each, "").rpartition("/") for each in CACHES]
+    folders = {folder for (folder, _, end), own in zip(values, CACHES.values()) if end == own}
+    parents = {os.path.split(each) for each in folders}
+    names = {name for parent, name in parents if parent == CACHE_FOLDER and _CONTAINER.fullmatch(name)}
+    if len(names) != 1:
+        return ""
+    (name,) = names
+    directory = f"{CACHE_FOLDER}/{name}"
+    lines = [each.split(" ") for each in mounts.splitlines()]
+    at = {each[4]: each[3] for each in lines if len(each) > 4}  # the last one on a folder is the one that is seen
+    within = (*at, environ.get(CACHE, ""))
+    is_in_use = any(os.path.normpath(each) == directory or each.startswith(directory + "/") for each in within)
+    return name if at.get(CACHE_FOLDER, "").endswith(_CACHE_VOLUME) and not is_in_use else ""
 
 
 def exit_code(status: int) -> int:
@@ -1175,6 +1221,45 @@ def bootstrap() -> bytes:
     return content.getvalue()
 
 
+def empty_directory(volume: str, name: str, until: float) -> bool:
+    """Move an entry of a folder aside, and remove what can be removed before a monotonic time; False: there was none.
+
+    The rename takes one call: however much it contains, nothing is in its place after that. What remains is removed
+    with the next one, or with the pod. Raises OSError.
+    """
+    folder = os.open(volume, _A_FOLDER)
+    try:
+        os.rename(name, _ASIDE + os.urandom(8).hex(), src_dir_fd=folder, dst_dir_fd=folder)
+        with os.scandir(folder) as entries:
+            for each in entries:
+                if each.name.startswith(_ASIDE) and time.monotonic() < until:
+                    with contextlib.suppress(OSError):  # another container's launcher, or the agent, removes it as well
+                        _remove(folder, each.name, until, _DEEPEST)
+    except FileNotFoundError:
+        return False
+    finally:
+        os.close(folder)
+    return True
+
+
+def _remove(parent: int, name: str, until: float, deepest: int) -> None:
+    """Remove an entry of a folder and what is below it, but nothing behind a link. Raises OSError."""
+    with contextlib.suppress(IsADirectoryError):
+        os.unlink(name, dir_fd=parent)
+        return
+    folder = os.open(name, _A_FOLDER, dir_fd=parent)
+    try:
+        with os.scandir(folder) as entries:
+            for each in entries if deepest else ():
+                if time.monotonic() >= until:
+                    return
+                with contextlib.suppress(OSError):
+                    _remove(folder, each.name, until, deepest - 1)
+    finally:
+        os.close(folder)
+    os.rmdir(name, dir_fd=parent)
+
+
 def say(text: str) -> None:
     """Write one line for people to stderr."""
     with contextlib.suppress(OSError):
@@ -1513,6 +1598,12 @@ class Spare:
             self.unprepared = (self.preparing or blames_prepared) and reason not in (KILLED, MODULE_CHANGED)
             self.hopeless = hopeless and not self.unprepared
 
+    def dismiss(self, reason: str, message: str) -> None:
+        """Record why it must be dropped, although neither an import nor the function is the cause."""
+        self.module = ""
+        self.fail(reason, message)
+        self.unprepared = False
+
     def send(self, number: int) -> None:
         """Send a signal to it and the processes in its group."""
         with contextlib.suppress(OSError):
@@ -1640,13 +1731,42 @@ class Launcher:
         try:
             if now - self._began >= self._options.spare_after:
                 self._learn(())
+            broken = self._broken_cache()
             self._clear()
+            self._empty(broken)
             self._wait(decision.wait)
             started = self._start_again(f"Exit{exit_code(status)}")
         except PermissionError as error:
             say(f"not restarted: cannot kill what the program has started: {error}")
             return status
         return None if started else self._stopping
+
+    def _broken_cache(self) -> str:
+        """Return the name of the cache that is emptied before the next start; empty for none.
+
+        The spare may have read it, so it is dropped.
+        """
+        if self._options.keep_cache or not empties_cache(self._past, self._restarts):
+            return ""
+        try:
+            name = cache_of(self._environ, _read("/proc/self/mountinfo").decode("utf-8", "replace"))
+        except OSError:
+            return ""
+        if name and self._spare:
+            self._spare.dismiss(MODULE_CHANGED, "the cache, which it may have read, is emptied")
+            self._drop()
+        return name
+
+    def _empty(self, name: str) -> None:
+        """Empty the cache of this name. A failure does not delay the restart."""
+        if not name or self._stopping:
+            return
+        after = f"after {min(self._past.early, self._restarts)} early failures"
+        try:
+            if empty_directory(CACHE_FOLDER, name, time.monotonic() + _LONGEST_EMPTYING):
+                say(f"the cache {CACHE_FOLDER}/{name} is emptied {after}")
+        except OSError as error:
+            say(f"the cache {CACHE_FOLDER}/{name} cannot be emptied {after}: {error.strerror}")
 
     def _judge_spare(self, ran: float, *, failed: bool, waits: bool = False) -> None:
         """Start the program cold if this run began from a spare and failed early, as one without its state may.
@@ -1670,9 +1790,7 @@ class Launcher:
         what = f"the program failed {ran:.0f} s after it began from a spare; {then}"
         self._cold = Missing(ENDED, what + ". If a module needs what the program sets, name it by --spare-skip")
         if spare:
-            spare.module = ""
-            spare.fail(self._cold.reason, self._cold.message)
-            spare.unprepared = False
+            spare.dismiss(self._cold.reason, self._cold.message)
             self._drop()
         else:
             say(f"no spare: {self._cold.message}")
@@ -1724,6 +1842,8 @@ class Launcher:
         """
         try:
             ran = time.monotonic() - self._began
+            if self._status is None and ran >= self._policy.healthy_after:
+                self._past = self._past._replace(early=0)
             if ran >= self._options.spare_after:
                 self._learn(())
             self._reap()
@@ -2005,8 +2125,7 @@ class Launcher:
             self._turn(until)
         if not spare.released:
             if self._spare is spare and spare.preparing:  # a cold start may be faster than the rest of it
-                spare.fail(TOO_SLOW, f"the restart does not wait for {spare.prepares}")
-                spare.unprepared = False
+                spare.dismiss(TOO_SLOW, f"the restart does not wait for {spare.prepares}")
                 self._drop()
             elif self._spare is spare:
                 spare.fail(TOO_SLOW, f"it did not start the program within {limit:g} s", guilty=not self._stopping)
@@ -2329,6 +2448,11 @@ def _add_restarts(group: argparse._ArgumentGroup) -> None:
         default=10.0,
         metavar="TIME",
         help="the backoff after that (default 10s), doubled each time up to 300 s",
+    )
+    add(
+        "--keep-cache",
+        action="store_true",
+        help="never empty the container's compile cache after early failures (component caches)",
     )
 
 

@@ -139,6 +139,10 @@ class Running:
         """Wait for a spare that has imported everything, the ``number``-th process to do so, and return its process."""
         return await self.nth(number, "later")
 
+    async def spares_ready(self, number: int) -> None:
+        """Wait until so many spares have been ready."""
+        await eventually.true(lambda: self.stderr().count("the spare is ready") == number)
+
     async def ended(self) -> int:
         """Wait for the launcher's end, and return its exit code. There were never two programs."""
         launcher = self._launcher

@@ -227,3 +227,17 @@ def test_program_that_completes_between_the_order_and_its_execution_has_complete
     launcher.__dict__.update(_began=time.monotonic(), _options=SimpleNamespace(spare_after=60.0))
     launcher.__dict__.update(_policy=kubemend_run.Policy(), _clear=launcher._reap)
     assert launcher._obey(kubemend_run.Order("order-1", 1, grace, hold=0.0, reason="Xid31")) == 0
+
+
+@pytest.mark.parametrize(("ran", "early"), [(61.0, 0), (30.0, 2)])
+def test_program_that_lived_until_an_order_ends_the_row_of_those_that_did_not(ran: float, early: int) -> None:
+    """Otherwise the next failure, days later, would wait, or empty the cache."""
+    launcher = object.__new__(kubemend_run.Launcher)
+    launcher.__dict__.update(_status=None, _spare=None, _stopping=0, _has_terminal=False, _from_spare=False)
+    launcher.__dict__.update(_began=time.monotonic() - ran, _options=SimpleNamespace(spare_after=600.0))
+    launcher.__dict__.update(_policy=kubemend_run.Policy(), _past=kubemend_run.Past((), 2), _released=True)
+    launcher.__dict__.update(_terminate=lambda _: launcher.__dict__.update(_status=int(signal.SIGKILL)))
+    launcher.__dict__.update(_reap=lambda: 0, _clear=lambda: None, _enter=lambda _: None, _start_again=lambda _: True)
+    launcher._order = None
+    assert launcher._obey(kubemend_run.Order("order-1", 1, 0.0, hold=0.0, reason="Xid31")) is None
+    assert launcher._past.early == early

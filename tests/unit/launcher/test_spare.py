@@ -21,11 +21,11 @@ async def test_the_spare_becomes_the_trainer_with_its_modules_imported(launcher:
     launcher.start("--spare-cpu", "20")
     first = await launcher.nth(1, "begin")
     spare = await launcher.spare()
-    await _spares_ready(launcher, 1)
+    await launcher.spares_ready(1)
     assert await fail_and_begin_again(launcher) == spare
     assert launcher.events("slow")[:2] == [first, spare]
     assert launcher.events("begin") == [first, spare]
-    await _spares_ready(launcher, 2)
+    await launcher.spares_ready(2)
     next_spare = launcher.events("later")[-1]
     assert await fail_and_begin_again(launcher, 3) == next_spare
     launcher.order("print(os.environ['KUBEMEND_RESTART_COUNT'], os.environ['KUBEMEND_RESTART_REASON']); sys.exit(0)")
@@ -513,7 +513,7 @@ async def test_program_that_fails_at_once_from_a_spare_is_started_cold_and_after
     await launcher.said("the spare is ready")
     await fail_and_begin_again(launcher)
     await launcher.said("s after it began from a spare; none until a cold start has run 4 s. If a module")
-    await _spares_ready(launcher, 2)
+    await launcher.spares_ready(2)
     program, spare = (_started(launcher.events(name)[-1]) for name in ("begin", "later"))
     assert spare - program >= 2 * os.sysconf("SC_CLK_TCK"), "the spare came after a healthy run"
     await fail_and_begin_again(launcher, 3)
@@ -531,19 +531,15 @@ async def test_fourth_program_that_fails_young_is_followed_by_a_cold_start(launc
     launcher.start("--healthy-after", "1h", "--initial-backoff", "10ms")
     await launcher.nth(1, "begin")
     for number in range(1, 4):
-        await _spares_ready(launcher, number)
+        await launcher.spares_ready(number)
         spare = launcher.events("later")[-1]
         assert await fail_and_begin_again(launcher, number + 1) == spare
-    await _spares_ready(launcher, 4)
+    await launcher.spares_ready(4)
     spare = launcher.events("later")[-1]
     assert await fail_and_begin_again(launcher, 5) != spare
     assert "the spare is dropped: the program failed " in launcher.stderr()
     launcher.order("sys.exit(0)")
     assert await launcher.ended() == 0
-
-
-async def _spares_ready(launcher: Running, number: int) -> None:
-    await eventually.true(lambda: launcher.stderr().count("the spare is ready") == number)
 
 
 def _started(pid: int) -> int:

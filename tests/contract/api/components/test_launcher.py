@@ -64,6 +64,24 @@ async def test_options_come_from_the_pod(api: client.KubeClient) -> None:
 
 
 @pytest.mark.parametrize(
+    ("annotation", "value", "options"),
+    [
+        ("keep-cache", "true", ["--keep-cache"]),
+        ("keep-cache", "false", []),
+        ("cache", "Off", ["--keep-cache"]),
+        ("cache", "On", []),
+    ],
+)
+async def test_cache_that_the_agent_keeps_is_kept_by_the_launcher(
+    api: client.KubeClient, annotation: str, value: str, options: list[str]
+) -> None:
+    annotations = {**WANTED, f"kubemend.io/{annotation}": value}
+    pod = await created(api, {"trainer": {"command": TRAIN}}, annotations=annotations)
+    assert commands(pod) == {"trainer": ["python3.11", LAUNCHER, *options, "--", *TRAIN]}
+    assert kubemend_run.parser().parse_args(options).keep_cache is bool(options)
+
+
+@pytest.mark.parametrize(
     ("codes", "options"),
     [
         ("42, 64 - 78", ["--fatal-exit-codes", "42, 64 - 78"]),
