@@ -109,7 +109,8 @@ def _replaceable(case: Case) -> Decision | None:
     if not barred:
         return None
     slot = min(barred)
-    detail = f"{slot} cannot be restarted where it is, and its pod is not deleted: {case.roster.bars[slot].value}"
+    kept = members.kept(case.roster.present[slot], case.roster.bars[slot])
+    detail = f"{slot} cannot be restarted where it is, and {kept}"
     return Decision(Kind.FAIL, Reason.NOT_REPLACEABLE, detail)
 
 

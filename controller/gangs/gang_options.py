@@ -56,6 +56,7 @@ def of(members: Iterable[Member]) -> GangOptions:
         try:
             _check_length(member)
             _check_mode(member.annotations.get(members_module.RESTART))
+            _check_flag(member, members_module.OWNER_RECREATES)
             if (text := member.annotations.get(members_module.MAX_RESTARTS)) is not None:
                 limits.add(_count(text))
             codes |= exit_codes(member.annotations.get(FATAL_EXIT_CODES, ""))
@@ -101,6 +102,11 @@ def _check_mode(mode: str | None) -> None:
     if mode not in (None, members_module.IN_PLACE):
         known = members_module.IN_PLACE
         raise BadAnnotationError(f"annotation {members_module.RESTART} is {mode!r}. The only value is {known!r}")
+
+
+def _check_flag(member: Member, name: str) -> None:
+    if (text := member.annotations.get(name, "true")) not in ("true", "false"):
+        raise BadAnnotationError(f"annotation {name} is {text!r}. It must be 'true' or 'false'")
 
 
 def _count(text: str) -> int:

@@ -17,7 +17,8 @@ IN_PLACE: Final = "InPlace"
 MAX_RESTARTS: Final = PREFIX + "max-restarts"
 HOLD: Final = PREFIX + "hold"
 GRACE_PERIOD: Final = PREFIX + "grace-period"
-ANNOTATIONS: Final = (RESTART, MAX_RESTARTS, exit_codes.FATAL, HOLD, GRACE_PERIOD)
+OWNER_RECREATES: Final = PREFIX + "owner-recreates-pods"
+ANNOTATIONS: Final = (RESTART, MAX_RESTARTS, exit_codes.FATAL, HOLD, GRACE_PERIOD, OWNER_RECREATES)
 """The annotations of a pod that the controller reads."""
 
 MOST_OF_A_MEMBER: Final = 64 * 1024
@@ -44,6 +45,14 @@ _NAME_AT_RANDOM: Final = frozenset(
     {("", "ReplicationController"), ("apps", "ReplicaSet"), ("batch", "Job"), ("ray.io", "RayCluster")}
 )
 """Kinds whose pods have no identity: a replacement has another name. (Pods of Indexed Jobs have their index.)"""
+_RECREATES: Final = _NAME_AT_RANDOM | {
+    ("apps", "DaemonSet"),
+    ("apps", "StatefulSet"),
+    *(("kubeflow.org", f"{framework}Job") for framework in ("JAX", "MPI", "Paddle", "PyTorch", "TF", "XGBoost")),
+}
+"""Kinds whose controllers create a new pod for one that was deleted. Of another kind that is unknown: a workflow's step
+fails, for example, and no other pod takes its place."""
+_LONGEST_KIND: Final = 100
 
 
 class Bar(enum.Enum):
@@ -51,6 +60,7 @@ class Bar(enum.Enum):
 
     NOT_OPTED_IN = "NotOptedIn"
     NO_CONTROLLER = "NotRecreated"
+    UNKNOWN_OWNER = "OwnerMayNotRecreate"
     SINGLE_POD = "SinglePod"
 
 
@@ -128,7 +138,20 @@ def bar(member: Member, *, namespaces: frozenset[str] = frozenset()) -> Bar | No
         return Bar.SINGLE_POD
     if member.owner is None or member.owner.kind == _NODE:
         return Bar.NO_CONTROLLER
+    is_known = (member.owner.api_group, member.owner.kind) in _RECREATES
+    if not is_known and member.annotations.get(OWNER_RECREATES) != "true":
+        return Bar.UNKNOWN_OWNER
     return None
+
+
+def kept(member: Member, bar: Bar) -> str:
+    """Describe for people why its pod is not deleted."""
+    owner = member.owner
+    if bar is not Bar.UNKNOWN_OWNER or owner is None:
+        return f"its pod is not deleted: {bar.value}"
+    kind = f"{owner.kind}.{owner.api_group}".rstrip(".")[:_LONGEST_KIND]
+    hint = f'if {owner.name} creates a new one, annotate the pod template with {OWNER_RECREATES}: "true"'
+    return f"its pod is not deleted: {bar.value} (kind {kind}; {hint})"
 
 
 def interchangeable(member: Member) -> bool:

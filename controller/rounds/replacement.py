@@ -52,9 +52,7 @@ def lose(draft: RoundBuilder, uid: PodUid, *, reason: str, detail: str = "", dev
         draft.recreate(uid)
         return
     message = (
-        f"its pod is not deleted: {bar.value}"
-        if bar is not None
-        else "a pod of its slot was already replaced in this round"
+        members.kept(one.member, bar) if bar is not None else "a pod of its slot was already replaced in this round"
     )
     give_up(draft, uid, reason=reason, detail=f"{detail}; {message}" if detail else message)
 

@@ -52,7 +52,7 @@ def test_operations_has_each_annotation() -> None:
     ours = {*options.USED, options.CACHE_SIZE, options.LAUNCHER, options.LAUNCHER_OPTIONS} - {options.RESTARTS}
     rows = re.findall(r"^\| (`.*?`) \|", section(OPERATIONS, "Annotations"), re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`([\w-]+)", row)}
-    assert {name.removeprefix(options.PREFIX) for name in ours} | {"hold"} == named
+    assert {name.removeprefix(options.PREFIX) for name in ours} | {"hold", "owner-recreates-pods"} == named
 
 
 def test_operations_has_each_field_of_a_restarts_progress() -> None:

@@ -14,9 +14,11 @@ from kubemend.controller.decisions.facts import Decision, Facts, Kind, Reason
 from kubemend.controller.gangs import members
 from kubemend.controller.gangs.budget import Past
 from kubemend.controller.model.faults import Cause, Request
-from kubemend.controller.model.members import Member, NodeName, NodeView, PodPhase
+from kubemend.controller.model.members import Member, NodeName, NodeView, Owner, PodPhase
 from tests.unit.controller import builders
 from tests.unit.controller.builders import GANG, NOW
+
+WORKFLOW = Owner("argoproj.io", "Workflow", "steps", "uid-w")
 
 
 def facts(**changes: Any) -> Facts:
@@ -101,6 +103,8 @@ FULL = tuple(Past(NOW - 100.0 * age, NOW - 100.0 * age - 1.0) for age in range(1
         ({"cause": request(recreate=True)}, Kind.RECREATE_ALL, Reason.RECREATION_REQUESTED),
         ({"members": with_one(1, owner=None), "nodes": lost(1)}, Kind.FAIL, Reason.NOT_REPLACEABLE),
         ({"members": with_one(1, owner=None)}, Kind.IN_PLACE, Reason.MEMBER_FAILED),
+        ({"members": with_one(1, owner=WORKFLOW), "nodes": lost(1)}, Kind.FAIL, Reason.NOT_REPLACEABLE),
+        ({"members": with_one(1, owner=WORKFLOW)}, Kind.IN_PLACE, Reason.MEMBER_FAILED),
         # maintenance
         ({"nodes": leaving(1)}, Kind.IN_PLACE_AND_RECREATE, Reason.MAINTENANCE_PLANNED),
         ({"nodes": leaving(0, 1, 2)}, Kind.RECREATE_ALL, Reason.MAINTENANCE_PLANNED),
@@ -203,6 +207,13 @@ def test_action_class_decides_about_recreation(action: str, moves: bool) -> None
     assert facts_module.needs_recreation(builders.fault(action_class=action)) is moves
 
 
+def test_owner_of_unknown_kind_is_named() -> None:
+    decision = decide(members=with_one(1, owner=WORKFLOW), nodes=lost(1))
+    assert decision.detail.startswith(
+        "train/1 cannot be restarted where it is, and its pod is not deleted: OwnerMayNotRecreate (kind Workflow.argo"
+    )
+
+
 @given(st.data())
 def test_pod_without_opt_in_or_owner_is_never_deleted(data: st.DataObject) -> None:
     size = data.draw(st.integers(0, 4))
@@ -211,7 +222,7 @@ def test_pod_without_opt_in_or_owner_is_never_deleted(data: st.DataObject) -> No
             index,
             phase=data.draw(st.sampled_from(PodPhase)),
             deleting=data.draw(st.booleans()),
-            owner=data.draw(st.sampled_from((None, builders.OWNER))),
+            owner=data.draw(st.sampled_from((None, builders.OWNER, replace(builders.OWNER, api_group="example.com")))),
             annotations=data.draw(st.sampled_from(({}, builders.OPTED_IN))),
         )
         for index in range(size)

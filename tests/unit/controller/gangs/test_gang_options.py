@@ -56,6 +56,7 @@ def test_replaced_pod_is_ignored() -> None:
         ("hold", "25h"),
         ("hold", "9" * 400),
         ("restart", "Sometimes"),
+        ("owner_recreates_pods", "maybe"),
     ],
 )
 def test_invalid_annotation_is_reported_with_its_place(annotation: str, text: str) -> None:

@@ -102,6 +102,21 @@ def test_deletion_timestamp_marks_member_as_deleting() -> None:
     assert member.deleting
 
 
+OPTED_IN = {"kubemend.io/restart": "InPlace"}
+RECREATES = {"kubemend.io/owner-recreates-pods": "true"}
+CUSTOM = Owner("example.com", "Trainer", "llama", "u")
+RECREATING = (
+    ("", "ReplicationController"),
+    ("apps", "DaemonSet"),
+    ("apps", "ReplicaSet"),
+    ("apps", "StatefulSet"),
+    ("batch", "Job"),
+    ("kubeflow.org", "MPIJob"),
+    ("kubeflow.org", "PyTorchJob"),
+    ("ray.io", "RayCluster"),
+)
+
+
 @pytest.mark.parametrize(
     ("changes", "namespaces", "bar"),
     [
@@ -111,12 +126,38 @@ def test_deletion_timestamp_marks_member_as_deleting() -> None:
         ({"annotations": {"kubemend.io/restart": "Never"}}, (), Bar.NOT_OPTED_IN),
         ({"owner": None}, ("team",), Bar.NO_CONTROLLER),
         ({"owner": Owner("", "Node", "node-0", "u")}, (), Bar.NO_CONTROLLER),
+        ({"owner": Owner("argoproj.io", "Workflow", "steps", "u")}, (), Bar.UNKNOWN_OWNER),
+        ({"owner": Owner("example.com", "Job", "steps", "u")}, ("team",), Bar.UNKNOWN_OWNER),
+        ({"owner": Owner("", "Pod", "driver", "u")}, (), Bar.UNKNOWN_OWNER),
+        (
+            {"owner": CUSTOM, "annotations": OPTED_IN | {members.OWNER_RECREATES: "false"}},
+            (),
+            Bar.UNKNOWN_OWNER,
+        ),
+        ({"owner": CUSTOM, "annotations": OPTED_IN | RECREATES}, (), None),
+        ({"owner": CUSTOM, "annotations": RECREATES}, (), Bar.NOT_OPTED_IN),
+        (
+            {"owner": None, "annotations": OPTED_IN | RECREATES},
+            (),
+            Bar.NO_CONTROLLER,
+        ),
+        *(({"owner": Owner(group, kind, "o", "u")}, (), None) for group, kind in RECREATING),
     ],
 )
-def test_only_opted_in_pod_with_owner_may_be_deleted(
+def test_only_opted_in_pod_with_owner_that_recreates_it_may_be_deleted(
     changes: dict[str, Any], namespaces: tuple[str, ...], bar: Bar | None
 ) -> None:
     assert members.bar(builders.member(0, **changes), namespaces=frozenset(namespaces)) is bar
+
+
+def test_owner_of_unknown_kind_is_named_with_what_to_do() -> None:
+    of_unknown = builders.member(0, owner=replace(CUSTOM, kind="T" * 5000))
+    assert members.kept(builders.member(0, owner=CUSTOM), Bar.UNKNOWN_OWNER) == (
+        "its pod is not deleted: OwnerMayNotRecreate (kind Trainer.example.com; if llama creates a new one, annotate "
+        'the pod template with kubemend.io/owner-recreates-pods: "true")'
+    )
+    assert len(members.kept(of_unknown, Bar.UNKNOWN_OWNER)) < 500
+    assert members.kept(builders.member(0), Bar.NOT_OPTED_IN) == "its pod is not deleted: NotOptedIn"
 
 
 @pytest.mark.parametrize(
