@@ -140,14 +140,20 @@ class OurJobSets:
         await self._jobsets.wait_known()
 
     def policy(self, gang: GangKey) -> "GangPolicy | None":
-        """Return the limits of a gang's JobSet for its rounds; None if kubemend manages no such JobSet."""
+        """Return the limits of a gang's JobSet for its rounds; None if it sets none, as kubemend does not manage it.
+
+        A JobSet that upstream's controller restarts in place is closed.
+        """
         jobset = self._of(gang)
-        if jobset is None:
+        elsewhere = gang.kind == model.KIND and self._jobsets.is_restarted_elsewhere(gang.namespace, gang.name)
+        if jobset is None and not elsewhere:
             return None
         from kubemend.controller.jobset.policy import (
-            in_place,  # imported only once there is a JobSet managed by kubemend
+            in_place,  # imported only once there is a JobSet that needs it
         )
 
+        if jobset is None:
+            return in_place.GangPolicy(closed=in_place.Closed.RESTARTED_ELSEWHERE)
         return in_place.policy(self._jobsets.observe(jobset))
 
     def owner(self, gang: GangKey) -> Owner | None:

@@ -45,6 +45,7 @@ class Reason(enum.Enum):
     MEMBER_COMPLETED = "MemberCompleted"
     SUSPENDED = "Suspended"
     JOBSET_CLOSED = "JobSetClosed"
+    JOBSET_RESTARTS = "JobSetRestartsInPlace"
     BAD_ANNOTATION = "BadAnnotation"
     NOT_OPTED_IN = "NotOptedIn"
     NOT_SELECTED = "ContainerNotSelected"

@@ -20,6 +20,9 @@ from kubemend.controller.model.members import PodPhase
 ASK_DRIVER = "AskDriver"
 SUSPENDED = "Suspended"
 """``Facts.closed`` of a gang that its owner has suspended."""
+RESTARTED_ELSEWHERE = "Restarted in place by its own controller"
+"""The same, of a gang that upstream's JobSet controller and its sidecars restart in place."""
+_CLOSED = {SUSPENDED: Reason.SUSPENDED, RESTARTED_ELSEWHERE: Reason.JOBSET_RESTARTS}
 _ANY_NUMBER = 2**31
 _NOTHING_TO_HINT = frozenset({"None", "Observe"})
 
@@ -55,7 +58,7 @@ def _member_hit(case: Case) -> Decision | None:
 
 def _gang_present(case: Case) -> Decision | None:
     if closed := case.facts.closed:
-        reason = Reason.SUSPENDED if closed == SUSPENDED else Reason.JOBSET_CLOSED
+        reason = _CLOSED.get(closed, Reason.JOBSET_CLOSED)
         return Decision(Kind.OBSERVE, reason, f"the JobSet of gang {case.facts.cause.gang} is {closed.lower()}")
     if not case.roster.live and not case.recreate:
         return Decision(Kind.OBSERVE, Reason.MEMBER_GONE, f"no member of gang {case.facts.cause.gang} runs")

@@ -13,6 +13,8 @@ log = structlog.get_logger(__name__)
 
 GROUP: Final = "jobset.x-k8s.io"
 
+_DISABLED: Final = "jobset.sigs.k8s.io/disable-in-place-restart"
+"""The annotation with which upstream's sidecars do nothing (``shouldBypassBarrier`` in cmd/in-place-restart-agent)."""
 
 MOST_OF_A_JOBSET: Final = 32 * 2**20
 """Bytes in memory. The API server accepts 1.5 MB for one JobSet, which needs up to ten times as much here."""
@@ -38,9 +40,15 @@ class InvalidObject:
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """A JobSet of another controller. It may have been managed by kubemend before, so its version matters."""
+    """A JobSet of another controller. It may have been managed by kubemend before, so its version matters.
 
+    ``in_place``: that controller restarts its pods in place, with a sidecar in each.
+    """
+
+    namespace: str
+    name: str
     resource_version: str
+    in_place: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +71,7 @@ Seen = JobSet | InvalidObject | Others
 def jobset(obj: Mapping[str, Any]) -> Seen:
     """Return a JobSet with the fields that are kept."""
     if (obj.get("spec") or {}).get("managedBy") != model.MANAGED_BY:
-        return Others(_version(obj["metadata"]))
+        return _others(obj)
     try:
         return reading.jobset(obj)
     except reading.InvalidFieldError as error:
@@ -106,6 +114,13 @@ def owner(obj: Mapping[str, Any]) -> str:
 def is_same_job(one: ChildJob, other: ChildJob) -> bool:
     """Return whether two states of a Job are the same for its JobSet."""
     return replace(one, resource_version="") == replace(other, resource_version="")
+
+
+def _others(obj: Mapping[str, Any]) -> Others:
+    meta, spec = obj["metadata"], obj.get("spec") or {}
+    strategy = (spec.get("failurePolicy") or {}).get("restartStrategy")
+    in_place = strategy == model.RestartStrategy.IN_PLACE.value and _DISABLED not in (meta.get("annotations") or {})
+    return Others(meta["namespace"], meta["name"], _version(meta), in_place)
 
 
 def _version(meta: Mapping[str, Any]) -> str:

@@ -84,6 +84,10 @@ class JobSets:
         """Return the managed JobSet with this name."""
         return self._views.by_name(namespace, name)
 
+    def is_restarted_elsewhere(self, namespace: str, name: str) -> bool:
+        """Return whether another controller restarts the pods of the JobSet with this name in place."""
+        return self._views.is_restarted_elsewhere(namespace, name)
+
     def job(self, namespace: str, jobset: str, name: str) -> ChildJob | None:
         """Return the Job of this name that the JobSet of that name owns."""
         return self._views.job(namespace, jobset, name)

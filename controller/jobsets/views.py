@@ -87,6 +87,7 @@ class Views:
         self._watches = {"jobsets": jobsets, "jobs": jobs}
         self._texts = Texts()
         self._others: set[str] = set()
+        self._in_place_elsewhere: dict[tuple[str, str], str] = {}  # UIDs by namespace and name
         self._jobs: dict[str, dict[str, Owned]] = {}  # by the JobSet's UID
         self._gated: dict[str, set[str]] = {}  # UIDs of Jobs whose pods come with kubemend's gate, by the JobSet's
         self._job_uids: dict[tuple[str, str, str], str] = {}  # by the JobSet's UID, the Job's namespace and its name
@@ -119,6 +120,10 @@ class Views:
         """Return the managed JobSet with this name."""
         found = self.jobset(self._by_name.get((namespace, name), ""))
         return found if isinstance(found, JobSet) else None
+
+    def is_restarted_elsewhere(self, namespace: str, name: str) -> bool:
+        """Return whether another controller restarts the pods of the JobSet with this name in place."""
+        return (namespace, name) in self._in_place_elsewhere
 
     def uids(self) -> list[str]:
         """Return the UIDs of all managed JobSets."""
@@ -258,7 +263,11 @@ class Views:
         return Owned(obj["metadata"]["namespace"], whose, job)
 
     def _jobset_changed(self, uid: str, before: Seen | None, after: Seen | None) -> None:
+        if isinstance(before, Others) and self._in_place_elsewhere.get((before.namespace, before.name)) == uid:
+            del self._in_place_elsewhere[before.namespace, before.name]
         if isinstance(after, Others):
+            if after.in_place:
+                self._in_place_elsewhere[after.namespace, after.name] = uid
             self._others.add(uid)
             self._jobs.pop(uid, None)
             self._gated.pop(uid, None)

@@ -44,6 +44,7 @@ class Closed(enum.StrEnum):
     FAILED = "Failed"
     SUSPENDED = "Suspended"
     RECREATING = "Recreating"
+    RESTARTED_ELSEWHERE = "Restarted in place by its own controller"
 
 
 @dataclass(frozen=True, slots=True)

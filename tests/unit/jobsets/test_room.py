@@ -30,10 +30,39 @@ def test_oversized_jobset_is_reported_as_invalid() -> None:
 
 def test_foreign_jobsets_are_never_too_large() -> None:
     found = invalid_objects.jobset(
-        {"metadata": {"resourceVersion": "7"}, "spec": {"managedBy": f"not-{model.MANAGED_BY}"}}
+        {
+            "metadata": {"namespace": "n", "name": "js", "resourceVersion": "7"},
+            "spec": {"managedBy": f"not-{model.MANAGED_BY}"},
+        }
     )
     assert isinstance(found, Others)
     assert invalid_objects.bare(found) is found
+
+
+IN_PLACE = {"failurePolicy": {"restartStrategy": "InPlaceRestart"}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "annotations", "in_place"),
+    [
+        (IN_PLACE, {}, True),
+        (IN_PLACE, None, True),
+        (
+            {"failurePolicy": {"restartStrategy": "InPlaceRestart"}},
+            {"jobset.sigs.k8s.io/disable-in-place-restart": ""},
+            False,
+        ),
+        ({"failurePolicy": {"restartStrategy": "Recreate"}}, {}, False),
+        ({"failurePolicy": {"maxRestarts": 3}}, {}, False),
+        ({"failurePolicy": None}, {}, False),
+        (None, {}, False),
+    ],
+)
+def test_foreign_jobset_that_is_restarted_in_place_is_known(
+    spec: dict[str, Any] | None, annotations: dict[str, str] | None, in_place: bool
+) -> None:
+    meta = {"namespace": "n", "name": "js", "resourceVersion": "7", "annotations": annotations}
+    assert invalid_objects.jobset({"metadata": meta, "spec": spec}) == Others("n", "js", "7", in_place)
 
 
 def test_oversized_pod_keeps_waiting_and_occupying() -> None:

@@ -5,6 +5,7 @@ import functools
 
 from kubemend.common.kube import client, errors, paths
 from kubemend.controller.jobset.children import naming
+from kubemend.controller.jobsets.running import JobSets
 from tests import eventually
 from tests.unit.jobsets import builders
 from tests.unit.jobsets.env import JobSetEnv, Leader
@@ -52,6 +53,27 @@ async def test_jobset_given_to_another_controller_is_left_alone(env: JobSetEnv, 
             return jobsets.find(env.namespace, "train") is None
 
         await eventually.true(is_others)
+
+
+async def test_foreign_jobset_is_restarted_in_place_until_it_is_disabled_or_gone(
+    env: JobSetEnv, leader: Leader
+) -> None:
+    def elsewhere(jobsets: JobSets) -> bool:
+        return jobsets.is_restarted_elsewhere(env.namespace, "train")
+
+    policy = {"maxRestarts": 3, "restartStrategy": "InPlaceRestart"}
+    async with leader.leading() as jobsets:
+        await env.create(builders.jobset(managed_by="example.com/other", failurePolicy=policy))
+        await eventually.true(lambda: elsewhere(jobsets))
+        assert not jobsets.is_restarted_elsewhere("other", "train")
+        disabled = {"metadata": {"annotations": {"jobset.sigs.k8s.io/disable-in-place-restart": "true"}}}
+        await env.api.patch(f"{env.all_jobsets}/train", disabled, content_type=client.Patch.MERGE)
+        await eventually.true(lambda: not elsewhere(jobsets))
+        enabled = {"metadata": {"annotations": None}}
+        await env.api.patch(f"{env.all_jobsets}/train", enabled, content_type=client.Patch.MERGE)
+        await eventually.true(lambda: elsewhere(jobsets))
+        await env.api.delete(f"{env.all_jobsets}/train")
+        await eventually.true(lambda: not elsewhere(jobsets))
 
 
 async def test_job_of_another_namespace_is_not_owned(env: JobSetEnv, leader: Leader) -> None:

@@ -36,6 +36,7 @@ class JobSetsHere:
         self.jobs = jobs
         self.book: RoundBook | None = None
         self.left_nodes: list[str] = []
+        self.restarted_elsewhere = False
         self._now = now
         self._listeners: list[Callable[[str, str], None]] = []
 
@@ -48,6 +49,9 @@ class JobSetsHere:
     def find(self, namespace: str, name: str) -> JobSet | None:
         found = self.jobset
         return found if found is not None and (found.namespace, found.name) == (namespace, name) else None
+
+    def is_restarted_elsewhere(self, namespace: str, name: str) -> bool:
+        return self.restarted_elsewhere and (namespace, name) == (GANG.namespace, GANG.name)
 
     def job(self, namespace: str, jobset: str, name: str) -> ChildJob | None:
         return next((each for each in self.jobs if each.name == name), None)
@@ -167,6 +171,17 @@ async def test_max_restarts_counts_rounds_caused_by_faults() -> None:
         assert failed is not None
         assert failed.status
         assert failed.reason == "ReachedMaxRestarts"
+
+
+async def test_gang_that_upstreams_controller_restarts_in_place_is_left_to_it() -> None:
+    """Its pods need not have their sidecars' annotation yet."""
+    env = JobSetGangEnv(managed=False)
+    env.here.restarted_elsewhere = True
+    async with env.coordinator_env.leading() as coordinator:
+        env.coordinator_env.fails(coordinator, 0)
+        answer = await env.answer()
+        assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "JobSetRestartsInPlace")
+        assert env.coordinator_env.restarts.all == {}
 
 
 async def test_round_counts_from_its_begin() -> None:
