@@ -4,8 +4,10 @@ import asyncio
 import itertools
 import json
 import os
+import statistics
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ from kubemend.common import aio, logs
 
 _PUBLISHED_SECONDS = 60.0
 _ROUND_SECONDS = 60.0
+_MORE_SECONDS = 0.01
+"""For each member of a round: where others use the machine, too, a large one takes long."""
 _PAUSE = 0.5
 _RESTING = 0.1  # of a core
 
@@ -56,23 +60,24 @@ class Rounds:
         }
 
 
-async def measure(*, agents: int, rounds: int, log: Path) -> dict[str, Any]:
+async def measure(*, agents: int, part: int, rounds: int, log: Path) -> dict[str, Any]:
     """Run everything and return the figures."""
-    programs.check_files(agents=agents)
+    each = programs.agents_per_connection(agents)
     load = round(os.getloadavg()[0], 2)  # the figures include the other load on these cores
     with tempfile.TemporaryDirectory(prefix="bench-hub-") as directory:
         async with (
             cluster.running(Path(directory), agents=agents) as api,
-            programs.controller(kubeconfig=api.kubeconfig, log=log) as (hub, port),
+            programs.controller(kubeconfig=api.kubeconfig, log=log, agents_per_connection=each) as (hub, port),
             programs.fleet(api.places) as fleet,
         ):
             bundle = await _published(api)
             at_rest = footprint.of(hub)
-            connecting = await fleet.connect(port=port, bundle=bundle)
+            connecting = await fleet.connect(port=port, bundle=bundle, each=each)
+            await fleet.join_broadcast()
             connected = footprint.of(hub)
             bench = Bench(fleet, api, hub)
             await bench.rounds(1)  # the first finds all caches cold
-            alone = await bench.rounds(rounds)
+            alone, bare, of_part = await bench.compared(rounds, part=part)
             busy = footprint.of(hub)
             await fleet.disturb(api.disturbers)
             disturbed = await bench.rounds(rounds)
@@ -81,10 +86,14 @@ async def measure(*, agents: int, rounds: int, log: Path) -> dict[str, Any]:
                 "cores": os.cpu_count(),
                 "load_before": load,
                 "agent_processes": -(-agents // programs.files_per_process()),
+                "agents_per_connection": each,
                 "connect_seconds": round(connecting, 2),
                 "hub_while_connecting": connected.since(at_rest),
                 "hub_in_rounds": busy.since(connected),
                 "alone": alone.figures(),
+                "bare_broadcast": bare.figures(),
+                "ratio": _ratio(alone.answered, bare.answered),
+                "growth": _growth(alone, of_part, agents=agents, part=part) if part else None,
                 "with_a_deaf_and_a_slow_agent": {**disturbed.figures(), "times_dropped": await fleet.dropped()},
             }
 
@@ -98,6 +107,36 @@ async def _published(api: Cluster) -> str:
     return bundle
 
 
+@dataclass(slots=True)
+class Broadcasts:
+    """Hold the durations of bare broadcasts, in seconds, as of rounds."""
+
+    stopped: list[float] = field(default_factory=list)
+    answered: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+    def figures(self) -> dict[str, Any]:
+        """Return the printed figures."""
+        return {
+            "broadcasts": len(self.answered),
+            "begin_to_last_first_message_ms": figures.milliseconds(self.stopped),
+            "begin_to_last_second_answered_ms": figures.milliseconds(self.answered),
+            "controller_cpu_ms": figures.milliseconds(self.cpu),
+        }
+
+
+def _growth(alone: Rounds, of_part: Rounds, *, agents: int, part: int) -> dict[str, Any]:
+    return {
+        "agents": agents / part,
+        "part": of_part.figures(),
+        "ratio": _ratio(alone.answered, of_part.answered),
+    }
+
+
+def _ratio(ours: Sequence[float], bare: Sequence[float]) -> float:
+    return round(statistics.median(ours) / statistics.median(bare), 3)
+
+
 class Bench:
     """Trigger rounds, one after another. ``hub`` is the controller's pid."""
 
@@ -107,26 +146,54 @@ class Bench:
         self._hub = hub
         self._numbers = itertools.count()
 
+    async def compared(self, count: int, *, part: int) -> tuple[Rounds, Broadcasts, Rounds]:
+        """Have rounds, bare broadcasts, and rounds of a part of the agents (0: none) in turns."""
+        ours, bare, of_part = Rounds(), Broadcasts(), Rounds()
+        for _ in range(count):
+            await self._round(ours)
+            await self._broadcast(bare)
+            if part:
+                await self._round(of_part, members=part)
+        return ours, bare, of_part
+
     async def rounds(self, count: int) -> Rounds:
-        """Have one member after another fail, and wait each time until all run again and the record is written."""
+        """Have one member after another fail."""
         done = Rounds()
-        for number in itertools.islice(self._numbers, count):
-            await self._api.rename(f"big-{number}")
-            await self._quiet()
-            before = footprint.of(self._hub)
-            async with asyncio.timeout(_ROUND_SECONDS):
-                reported = await self._fleet.round(number % len(self._api.places))
-                recorded, phase = await self._api.finished()
-            done.cpu.append(footprint.of(self._hub).cpu_seconds - before.cpu_seconds)
-            began = next(each["fault"] for each in reported if each["fault"] is not None)
-            released = max(max(each["releases"]) for each in reported)
-            done.stopped.append(max(max(each["stops"]) for each in reported) - began)
-            done.released.append(released - began)
-            done.answered.append(max(each["answered"] for each in reported) - began)
-            done.recorded.append(recorded - began)
-            done.writes.append(self._api.writes(since=began, until=released))
-            done.phases.add(phase)
+        for _ in range(count):
+            await self._round(done)
         return done
+
+    async def _round(self, done: Rounds, *, members: int | None = None) -> None:
+        """Have the next member fail, and wait until all run again and the record is written.
+
+        The first ``members`` are the gang; by default all.
+        """
+        number, members = next(self._numbers), members or len(self._api.places)
+        await self._api.rename(f"big-{number}", members=members)
+        await self._quiet()
+        before = footprint.of(self._hub)
+        async with asyncio.timeout(_ROUND_SECONDS + _MORE_SECONDS * members):
+            reported = await self._fleet.round(number % members, members=members)
+            recorded, phase = await self._api.finished()
+        done.cpu.append(footprint.of(self._hub).cpu_seconds - before.cpu_seconds)
+        began = _began(reported)
+        released = _last(reported, "releases")
+        done.stopped.append(_last(reported, "stops") - began)
+        done.released.append(released - began)
+        done.answered.append(max(each["answered"] for each in reported) - began)
+        done.recorded.append(recorded - began)
+        done.writes.append(self._api.writes(since=began, until=released))
+        done.phases.add(phase)
+
+    async def _broadcast(self, done: Broadcasts) -> None:
+        await self._quiet()
+        before = footprint.of(self._hub)
+        async with asyncio.timeout(_ROUND_SECONDS):
+            reported = await self._fleet.broadcast(0)
+        done.cpu.append(footprint.of(self._hub).cpu_seconds - before.cpu_seconds)
+        began = _began(reported)
+        done.stopped.append(_last(reported, "stops") - began)
+        done.answered.append(max(each["answered"] for each in reported) - began)
 
     async def _quiet(self) -> None:
         """Wait until the controller has processed all changes, and is idle."""
@@ -139,16 +206,26 @@ class Bench:
             before = now
 
 
+def _began(reported: Sequence[dict[str, Any]]) -> float:
+    return float(next(each["fault"] for each in reported if each["fault"] is not None))
+
+
+def _last(reported: Sequence[dict[str, Any]], what: str) -> float:
+    """Return the last of these times. A process may have no member of the gang."""
+    return float(max(at for each in reported for at in each[what]))
+
+
 @click.command(help=bench.hub.__doc__)
 @click.option("--agents", default=5000, show_default=True, help="Simulated agents.")
 @click.option("--rounds", default=30, show_default=True, help="Rounds without, and as many with slow agents.")
+@click.option("--part", default=0, help="Also have rounds of so many of the agents, in turns with those of all.")
 @click.option(
     "--log", type=click.Path(path_type=Path), default=Path("/dev/null"), help="Where the controller's log goes."
 )
-def main(agents: int, rounds: int, log: Path) -> None:
+def main(agents: int, part: int, rounds: int, log: Path) -> None:
     """Measure and print."""
     logs.configure(level="error", log_format="console")
-    click.echo(json.dumps(asyncio.run(measure(agents=agents, rounds=rounds, log=log)), indent=2))
+    click.echo(json.dumps(asyncio.run(measure(agents=agents, part=part, rounds=rounds, log=log)), indent=2))
 
 
 if __name__ == "__main__":

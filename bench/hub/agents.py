@@ -1,11 +1,11 @@
 """Simulate agents: one member each, which stops and runs as soon as it is ordered to."""
 
-import ssl
 import time
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-from bench.hub import http2
-from bench.hub.http2 import Connection
+from bench.hub import broadcast, http2
+from bench.hub.http2 import Connection, Stream
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 
 PATH = "/kubemend.coordination.v1.Coordination/Connect"
@@ -33,26 +33,43 @@ class Times:
 
 
 class Agent:
-    """Simulate one agent, which reads at once."""
+    """Simulate one agent, which reads at once.
 
-    def __init__(self, place: Place, *, address: tuple[str, int], tls: ssl.SSLContext, times: Times) -> None:
+    ``orders`` are its last Stop and Release, as received.
+    """
+
+    window: ClassVar = http2.WIDE_WINDOW
+    """Bytes that the hub may send to it ungranted."""
+
+    def __init__(self, place: Place, connection: Connection, *, times: Times) -> None:
         self.place = place
+        self.connection = connection
         self.welcome = False
-        self._times = times
+        self.orders: dict[str, bytes] = {}
         self._pod = pb.Pod(namespace=place.namespace, name=place.pod, uid=place.uid)
         self._faults = 0
-        self.connection = Connection(address, tls=tls, path=PATH, token=place.token, window=self._window())
-        self._say(pb.AgentMessage(hello=self._hello()))
+        self._stream = connection.open(path=PATH, token=place.token, hear=lambda data: self._hear(data, times))
+        self._bare: Stream | None = None
+        self._say(self._stream, pb.AgentMessage(hello=self._hello()))
 
     @property
     def ended(self) -> bool:
         """Return whether the hub has ended its stream."""
         return self.connection.ended
 
-    def hear(self) -> None:
-        """Process received messages."""
-        for data in self.connection.read():
-            self._take(pb.HubMessage.FromString(data))
+    def join_broadcast(self, times: Times) -> None:
+        """Open a second stream on the connection, for bare broadcasts; it is welcomed, too."""
+        self.welcome = False
+        self._bare = bare = self.connection.open(
+            path=broadcast.PATH, token="", hear=lambda data: self._take(data, times, stream=bare)
+        )
+
+    def begin_broadcast(self) -> float:
+        """Have the server send orders as long as the last ones; return when."""
+        assert self._bare is not None
+        at = time.monotonic()
+        self._bare.send(broadcast.begin(self.orders["stop"], self.orders["release"]))
+        return at
 
     def fail(self) -> float:
         """Report a fault of its member; return when."""
@@ -69,57 +86,59 @@ class Agent:
             exit_code=1,
         )
         at = time.monotonic()
-        self._say(pb.AgentMessage(fault=fault))
+        self._say(self._stream, pb.AgentMessage(fault=fault))
         return at
 
     def tend(self) -> None:
         """Do periodic work: none."""
 
-    def _window(self) -> int:
-        return http2.WIDE_WINDOW
-
     def _hello(self) -> pb.Hello:
         return pb.Hello(protocol=1, node=self.place.node)
 
-    def _take(self, message: pb.HubMessage) -> None:
-        match message.WhichOneof("body"):
+    def _hear(self, data: bytes, times: Times) -> None:
+        """Process a message of the hub."""
+        self._take(data, times, stream=self._stream)
+
+    def _take(self, data: bytes, times: Times, *, stream: Stream) -> None:
+        """Process a message, and answer on the stream that it came from."""
+        message = pb.HubMessage.FromString(data)
+        match kind := message.WhichOneof("body"):
             case "welcome":
                 self.welcome = True
             case "stop":
-                self._times.stops.append(time.monotonic())
-                self._answer(message.stop.round, pb.StepResult.STOPPED)
+                times.stops.append(time.monotonic())
+                self._answer(stream, message.stop.round, pb.StepResult.STOPPED)
+                self.orders[kind] = data
             case "release":
-                self._times.releases.append(time.monotonic())
-                self._answer(message.release.round, pb.StepResult.RUNNING)
-                self._times.answered = time.monotonic()
+                times.releases.append(time.monotonic())
+                self._answer(stream, message.release.round, pb.StepResult.RUNNING)
+                self.orders[kind] = data
+                times.answered = time.monotonic()
             case "sync":
-                self._say(pb.AgentMessage(hello=self._hello()))
+                self._say(stream, pb.AgentMessage(hello=self._hello()))
 
-    def _answer(self, round_id: str, phase: pb.StepResult.Phase.ValueType) -> None:
-        self._say(pb.AgentMessage(result=pb.StepResult(round=round_id, pod=self._pod, phase=phase)))
+    def _answer(self, stream: Stream, round_id: str, phase: pb.StepResult.Phase.ValueType) -> None:
+        self._say(stream, pb.AgentMessage(result=pb.StepResult(round=round_id, pod=self._pod, phase=phase)))
 
-    def _say(self, message: pb.AgentMessage) -> None:
-        self.connection.send(message.SerializeToString())
+    def _say(self, stream: Stream, message: pb.AgentMessage) -> None:
+        stream.send(message.SerializeToString())
 
 
 class DeafAgent(Agent):
     """Send Hello and grant the hub nothing: all its writes wait indefinitely."""
 
-    def _window(self) -> int:
-        return 0
+    window: ClassVar = 0
 
-    def hear(self) -> None:
-        """Answer pings, so that the connection counts as alive."""
-        for _ in self.connection.read():
-            raise AssertionError("the hub has sent more than it was granted")
+    def _hear(self, _data: bytes, _times: Times) -> None:
+        """Raise AssertionError: nothing was granted."""
+        raise AssertionError("the hub has sent more than it was granted")
 
 
 class SlowAgent(Agent):
     """Grant the hub some bytes from time to time, and answer the messages that are complete."""
 
-    def _window(self) -> int:
-        return 16
+    window: ClassVar = 16
 
     def tend(self) -> None:
         """Read some more."""
-        self.connection.grant(16)
+        self._stream.grant(16)

@@ -92,10 +92,10 @@ class Cluster:
             return None
         return str(found["data"]["ca.crt"])
 
-    async def rename(self, gang: str) -> None:
-        """Move the members to a gang of another name: no gang may fail as often in a row as is measured."""
+    async def rename(self, gang: str, *, members: int) -> None:
+        """Move the first members to a gang of another name: no gang may fail as often in a row as is measured."""
         self._gang = gang
-        await asyncio.gather(*(self._label(place.pod, gang) for place in self.places))
+        await asyncio.gather(*(self._label(place.pod, gang) for place in self.places[:members]))
 
     async def finished(self) -> tuple[float, str]:
         """Wait until the big gang's round has its final status; return when it was written, and the phase."""

@@ -1,4 +1,4 @@
-"""Implement as much of HTTP/2 and gRPC as one agent's stream needs (RFC 9113; gRPC's PROTOCOL-HTTP2.md), on a TLS
+"""Implement as much of HTTP/2 and gRPC as agents' streams need (RFC 9113; gRPC's PROTOCOL-HTTP2.md), on a TLS
 socket.
 
 A real client, but a cheap one: simulated agents take their CPU time from the hub on the same cores. A thousand of
@@ -9,14 +9,15 @@ import enum
 import socket
 import ssl
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_STREAM = 1
 _ACK = 0x1
 _END_HEADERS = 0x4
 _INITIAL_WINDOW_SIZE = 0x4
 _HEAD = 9
+_PREFIX = 5
+"""Bytes before each message: whether it is compressed, and its length."""
 _READ = 16384
 DEFAULT_WINDOW = 65535
 WIDE_WINDOW = 2**30
@@ -35,28 +36,54 @@ class Frame(enum.IntEnum):
     WINDOW_UPDATE = 0x8
 
 
-class Connection:
-    """Hold one stream of messages on a connection of its own.
+class Stream:
+    """Represent one stream of messages on a connection; ``hear`` takes each message that is received."""
 
-    ``window`` is the number of bytes the server may send ungranted. The socket does not block: call ``read`` whenever
-    it is readable.
+    def __init__(self, connection: "Connection", number: int, hear: Callable[[bytes], None]) -> None:
+        self.hear = hear
+        self.credit = DEFAULT_WINDOW
+        self._connection = connection
+        self._number = number
+        self._messages = b""
+
+    def send(self, message: bytes) -> None:
+        """Send a message. Raises RuntimeError when the server has granted too little: it never should have."""
+        self._connection.send(self._number, b"\0" + struct.pack(">I", len(message)) + message)
+
+    def grant(self, count: int) -> None:
+        """Let the server send ``count`` more bytes."""
+        self._connection.grant(self._number, count)
+
+    def take(self, data: bytes) -> None:
+        """Process received bytes."""
+        self._messages += data
+        while len(self._messages) >= _PREFIX:
+            end = _PREFIX + int.from_bytes(self._messages[1:_PREFIX], "big")
+            if len(self._messages) < end:
+                return
+            message, self._messages = self._messages[_PREFIX:end], self._messages[end:]
+            self.hear(message)
+
+
+class Connection:
+    """Hold one connection with its streams.
+
+    ``window`` is the number of bytes the server may send ungranted on each. The socket does not block: call ``read``
+    whenever it is readable.
     """
 
-    def __init__(
-        self, address: tuple[str, int], *, tls: ssl.SSLContext, path: str, token: str, window: int = WIDE_WINDOW
-    ) -> None:
+    def __init__(self, address: tuple[str, int], *, tls: ssl.SSLContext, window: int = WIDE_WINDOW) -> None:
         plain = socket.create_connection(address)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         plain.settimeout(0)
         self._socket = tls.wrap_socket(plain, server_hostname=address[0], do_handshake_on_connect=False)
+        self._authority = address[0]
         self._open = False
         self._in = b""
-        self._messages = b""
         self._credit = DEFAULT_WINDOW
+        self._streams: dict[int, Stream] = {}
         self._out = bytearray(_PREFACE + _frame(Frame.SETTINGS, struct.pack(">HI", _INITIAL_WINDOW_SIZE, window)))
         self._out += _frame(Frame.WINDOW_UPDATE, struct.pack(">I", WIDE_WINDOW))
-        headers = _headers(path=path, authority=address[0], token=token)
-        self._out += _frame(Frame.HEADERS, headers, flags=_END_HEADERS, stream=_STREAM)
         self.ended = False
         self._shake_hands()
 
@@ -69,32 +96,43 @@ class Connection:
         self.ended = True
         self._socket.close()
 
-    def send(self, message: bytes) -> None:
-        """Send a message. Raises RuntimeError when the server has granted too little: it never should have."""
-        frame = _frame(Frame.DATA, b"\0" + struct.pack(">I", len(message)) + message, stream=_STREAM)
-        self._credit -= len(frame) - _HEAD
-        if self._credit < 0:
+    def open(self, *, path: str, token: str, hear: Callable[[bytes], None]) -> Stream:
+        """Open a stream."""
+        number = 2 * len(self._streams) + 1
+        self._streams[number] = made = Stream(self, number, hear)
+        headers = _headers(path=path, authority=self._authority, token=token)
+        self._out += _frame(Frame.HEADERS, headers, flags=_END_HEADERS, stream=number)
+        self._flush()
+        return made
+
+    def send(self, stream: int, data: bytes) -> None:
+        """Send data on a stream. Raises RuntimeError when the server has granted too little."""
+        self._credit -= len(data)
+        self._streams[stream].credit -= len(data)
+        if min(self._credit, self._streams[stream].credit) < 0:
             raise RuntimeError("the hub grants too little to send a few bytes")
-        self._out += frame
+        self._out += _frame(Frame.DATA, data, stream=stream)
         self._flush()
 
-    def grant(self, count: int) -> None:
-        """Let the server send ``count`` more bytes."""
-        self._out += _frame(Frame.WINDOW_UPDATE, struct.pack(">I", count), stream=_STREAM)
+    def grant(self, stream: int, count: int) -> None:
+        """Let the server send ``count`` more bytes on a stream."""
+        self._out += _frame(Frame.WINDOW_UPDATE, struct.pack(">I", count), stream=stream)
         self._flush()
 
-    def read(self) -> Iterator[bytes]:
-        """Yield the messages that are complete. Sets ``ended`` when the server has ended the stream."""
+    def read(self) -> None:
+        """Process everything received. Sets ``ended`` when the server has ended a stream."""
         if not self._open and not self._shake_hands():
             return
-        for kind, flags, payload in self._frames():
+        for kind, flags, stream, payload in self._frames():
             match kind:
                 case Frame.DATA:
-                    yield from self._whole(payload)
+                    self._streams[stream].take(payload)
                 case Frame.SETTINGS if not flags & _ACK:
                     self._out += _frame(Frame.SETTINGS, b"", flags=_ACK)
                 case Frame.PING if not flags & _ACK:
                     self._out += _frame(Frame.PING, payload, flags=_ACK)
+                case Frame.WINDOW_UPDATE if stream:
+                    self._streams[stream].credit += int.from_bytes(payload, "big")
                 case Frame.WINDOW_UPDATE:
                     self._credit += int.from_bytes(payload, "big")
                 case Frame.RST_STREAM | Frame.GOAWAY:
@@ -122,7 +160,8 @@ class Connection:
                 return
             del self._out[:sent]
 
-    def _frames(self) -> Iterator[tuple[int, int, bytes]]:
+    def _frames(self) -> Iterator[tuple[int, int, int, bytes]]:
+        """Yield each frame's type, flags, stream and payload."""
         while data := self._received():
             self._in += data
             at = 0
@@ -130,7 +169,8 @@ class Connection:
                 length = int.from_bytes(self._in[at : at + 3], "big")
                 if len(self._in) - at < _HEAD + length:
                     break
-                yield self._in[at + 3], self._in[at + 4], self._in[at + _HEAD : at + _HEAD + length]
+                stream = int.from_bytes(self._in[at + 5 : at + _HEAD], "big")
+                yield self._in[at + 3], self._in[at + 4], stream, self._in[at + _HEAD : at + _HEAD + length]
                 at += _HEAD + length
             self._in = self._in[at:]
             if not self._socket.pending():
@@ -145,15 +185,6 @@ class Connection:
             data = b""
         self.ended = self.ended or not data
         return data
-
-    def _whole(self, data: bytes) -> Iterator[bytes]:
-        self._messages += data
-        while len(self._messages) >= 5:
-            end = 5 + int.from_bytes(self._messages[1:5], "big")
-            if len(self._messages) < end:
-                return
-            message, self._messages = self._messages[5:end], self._messages[end:]
-            yield message
 
 
 def tls(bundle: str) -> ssl.SSLContext:

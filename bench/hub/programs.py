@@ -19,6 +19,8 @@ from hack.devnode import loopback, processes
 _SPARE_FILES: Final = 512
 _FILES_EACH: Final = 3
 """Files of the hub for a connection: ``controller.hub.listener``."""
+_STREAMS_EACH: Final = 2
+"""Streams of an agent: its own, and one for bare broadcasts."""
 _MOST_CONNECTIONS: Final = 65536
 _LINE_BYTES: Final = 2**26
 _STOP_SECONDS: Final = 20.0
@@ -42,8 +44,13 @@ def check_files(*, agents: int) -> None:
         )
 
 
+def agents_per_connection(agents: int) -> int:
+    """Return how many agents share a connection: 1, unless the hub may not open as many files (``ulimit -Hn``)."""
+    return -(-agents // (files_per_process() // _FILES_EACH))
+
+
 @asynccontextmanager
-async def controller(*, kubeconfig: Path, log: Path) -> AsyncIterator[tuple[int, int]]:
+async def controller(*, kubeconfig: Path, log: Path, agents_per_connection: int) -> AsyncIterator[tuple[int, int]]:
     """Run the controller; yields its pid and the hub's port. It may not serve yet."""
     port = loopback.free_port()
     settings = {
@@ -58,7 +65,8 @@ async def controller(*, kubeconfig: Path, log: Path) -> AsyncIterator[tuple[int,
     arguments = [text for pair in settings.items() for text in pair]
     with log.open("wb") as out:
         child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "kubemend.cli", "controller", *arguments, stdout=out, stderr=out,
+            sys.executable, "-m", "bench.hub.served", str(_STREAMS_EACH * agents_per_connection),
+            "controller", *arguments, stdout=out, stderr=out,
             env=processes.source_environment(),
         )  # fmt: skip
         try:
@@ -74,9 +82,9 @@ class Fleet:
         self._children = children
         self._shares = shares
 
-    async def connect(self, *, port: int, bundle: str) -> float:
-        """Connect all; return the seconds until the last one is welcomed."""
-        common = {"do": "connect", "address": [HOST, port], "bundle": bundle}
+    async def connect(self, *, port: int, bundle: str, each: int = 1) -> float:
+        """Connect all, ``each`` agents on a connection; return the seconds until the last one is welcomed."""
+        common = {"do": "connect", "address": [HOST, port], "bundle": bundle, "each": each}
         reported = await asyncio.gather(
             *(
                 _ask(child, {**common, "places": [dataclasses.asdict(place) for place in share]})
@@ -85,13 +93,28 @@ class Fleet:
         )
         return float(max(each["ended"] for each in reported) - min(each["began"] for each in reported))
 
-    async def round(self, failing: int) -> list[dict[str, Any]]:
-        """Have one agent's member fail; return each process's times when all its members are released."""
+    async def round(self, failing: int, *, members: int | None = None) -> list[dict[str, Any]]:
+        """Have one agent's member fail; return each process's times when all members of its gang are released.
+
+        The first ``members`` agents have one in it; by default all.
+        """
+        return await self._begun("round", failing, members=members)
+
+    async def join_broadcast(self) -> None:
+        """Open the streams for bare broadcasts."""
+        await asyncio.gather(*(_ask(child, {"do": "join"}) for child in self._children))
+
+    async def broadcast(self, first: int) -> list[dict[str, Any]]:
+        """Have one agent begin a bare broadcast to all, after a round; return the same times as for a round."""
+        return await self._begun("broadcast", first)
+
+    async def _begun(self, what: str, agent: int, *, members: int | None = None) -> list[dict[str, Any]]:
         asked = []
+        left = sum(map(len, self._shares)) if members is None else members
         for child, share in zip(self._children, self._shares, strict=True):
-            mine = 0 <= failing < len(share)
-            asked.append(_ask(child, {"do": "round", "agent": failing if mine else None}))
-            failing -= len(share)
+            mine, of_gang = 0 <= agent < len(share), min(left, len(share))
+            asked.append(_ask(child, {"do": what, "agent": agent if mine else None, "members": of_gang}))
+            agent, left = agent - len(share), left - of_gang
         return await asyncio.gather(*asked)
 
     async def disturb(self, places: Sequence[Place]) -> None:

@@ -1,9 +1,11 @@
 """``python -m bench.hub.simulators``: one process of simulated agents. Commands and answers are JSON lines.
 
-``{"do": "connect", "address": [host, port], "bundle": PEM, "places": [...]}`` answers when all are welcomed; ``{"do":
-"round", "agent": number | null}`` begins one, by that agent's fault if given, and answers with the times when all have
-been released; ``{"do": "disturb", "places": [...]}`` adds a deaf agent and a slow one, which reconnect whenever they
-are dropped, and fail at each further round.
+``{"do": "connect", "address": [host, port], "bundle": PEM, "each": count, "places": [...]}`` answers when all are
+welcomed, that many on each connection; ``{"do": "round", "agent": number | null, "members": count}`` begins one, by
+that agent's fault if given, and answers with the times when as many of the first agents have been released; ``{"do":
+"broadcast", "agent": number | null}`` does the same with bare messages to all, for which ``{"do": "join"}`` has opened
+streams; ``{"do": "disturb", "places": [...]}`` adds a deaf agent and a slow one, which reconnect whenever they are
+dropped, and fail at each further round.
 """
 
 import dataclasses
@@ -14,12 +16,15 @@ import select
 import ssl
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from bench.hub import http2
 from bench.hub.agents import Agent, DeafAgent, Place, SlowAgent, Times
+from bench.hub.http2 import Connection
 
 _CONNECTING = 16  # at once: all come from one address (``unauthenticated_of_address`` in controller.hub.limits)
+_JOINING = 128
 _TEND_SECONDS = 0.5
 
 
@@ -28,13 +33,14 @@ class Simulators:
 
     def __init__(self) -> None:
         self._poll = select.epoll()
-        self._agents: dict[int, Agent] = {}
+        self._connections: dict[int, Connection] = {}
         self._members: list[Agent] = []
         self._disturbers: list[Agent] = []
         self._dropped = 0
         self._times = Times()
         self._address = ("", 0)
         self._tls: ssl.SSLContext | None = None
+        self._each = 1
         self._tended = time.monotonic()
 
     def run(self) -> None:
@@ -57,10 +63,17 @@ class Simulators:
         match command["do"]:
             case "connect":
                 host, port = command["address"]
-                self._address, self._tls = (host, port), http2.tls(command["bundle"])
+                self._address, self._tls, self._each = (host, port), http2.tls(command["bundle"]), command["each"]
                 return self._connect([Place(**place) for place in command["places"]])
+            case "join":
+                self._join()
+                return {}
             case "round":
-                return self._round(command["agent"])
+                for agent in self._disturbers if command["agent"] is not None else ():
+                    agent.fail()
+                return self._measured(command["agent"], Agent.fail, members=command["members"])
+            case "broadcast":
+                return self._measured(command["agent"], Agent.begin_broadcast, members=len(self._members))
             case "disturb":
                 for kind, place in zip((DeafAgent, SlowAgent), command["places"], strict=True):
                     self._disturbers.append(self._add(kind, Place(**place)))
@@ -78,8 +91,7 @@ class Simulators:
             self._members.append(self._add(Agent, place))
             while sum(not agent.welcome for agent in self._members[-2 * _CONNECTING :]) > _CONNECTING:
                 self._turn()
-        while not all(agent.welcome for agent in self._members):
-            self._turn()
+        self._until_welcome()
         gc.collect()
         gc.freeze()
         return {"began": began, "ended": time.monotonic()}
@@ -90,21 +102,32 @@ class Simulators:
             agent = self._add(Agent, place)
             while not agent.welcome and not agent.ended:
                 self._poll.poll(_TEND_SECONDS)
-                agent.hear()
+                agent.connection.read()
             if agent.welcome:
                 return agent
             self._forget(agent)
             time.sleep(_TEND_SECONDS)
 
-    def _round(self, failing: int | None) -> dict[str, Any]:
+    def _join(self) -> None:
+        """Open the streams for bare broadcasts, so few at once that gRPC refuses none."""
+        for number, agent in enumerate(self._members):
+            agent.join_broadcast(self._times)
+            while (
+                sum(not each.welcome for each in self._members[max(0, number - _JOINING) : number + 1]) > _JOINING // 2
+            ):
+                self._turn()
+        self._until_welcome()
+
+    def _until_welcome(self) -> None:
+        while not all(agent.welcome for agent in self._members):
+            self._turn()
+
+    def _measured(self, first: int | None, begin: Callable[[Agent], float], *, members: int) -> dict[str, Any]:
+        """Have one agent begin, if it is of this process; return the times when ``members`` have been released."""
         self._times.stops.clear()
         self._times.releases.clear()
-        fault = None
-        if failing is not None:
-            for agent in self._disturbers:
-                agent.fail()
-            fault = self._members[failing].fail()
-        while len(self._times.releases) < len(self._members):
+        fault = begin(self._members[first]) if first is not None else None
+        while len(self._times.releases) < members:
             self._turn()
         return {"fault": fault, **dataclasses.asdict(self._times)}
 
@@ -112,12 +135,12 @@ class Simulators:
         """Wait for an event and process it; return which descriptors other than agents' can be read."""
         others = set()
         for descriptor, _ in self._poll.poll(_TEND_SECONDS):
-            if (agent := self._agents.get(descriptor)) is None:
+            if (connection := self._connections.get(descriptor)) is None:
                 others.add(descriptor)
                 continue
-            agent.hear()
-            if agent.ended:
-                self._lost(agent)
+            connection.read()
+            if connection.ended:
+                self._lost(connection)
         if time.monotonic() > self._tended + _TEND_SECONDS:
             self._tended = time.monotonic()
             for disturber in self._disturbers:
@@ -125,22 +148,26 @@ class Simulators:
         return others
 
     def _add(self, kind: type[Agent], place: Place) -> Agent:
-        assert self._tls is not None
-        times = self._times if kind is Agent else Times()
-        agent = kind(place, address=self._address, tls=self._tls, times=times)
-        self._agents[agent.connection.fileno()] = agent
-        self._poll.register(agent.connection.fileno(), select.EPOLLIN)
-        return agent
+        """Add an agent, on a connection of its own unless ``each`` have room on one."""
+        if kind is Agent and len(self._members) % self._each:
+            connection = self._members[-1].connection
+        else:
+            assert self._tls is not None
+            connection = Connection(self._address, tls=self._tls, window=kind.window)
+            self._connections[connection.fileno()] = connection
+            self._poll.register(connection.fileno(), select.EPOLLIN)
+        return kind(place, connection, times=self._times if kind is Agent else Times())
 
-    def _lost(self, agent: Agent) -> None:
-        if agent not in self._disturbers:
-            raise RuntimeError(f"the hub has ended the stream of {agent.place.node}")
-        self._forget(agent)
+    def _lost(self, connection: Connection) -> None:
+        lost = next((each for each in self._disturbers if each.connection is connection), None)
+        if lost is None:
+            raise RuntimeError("the hub has ended an agent's stream")
+        self._forget(lost)
         self._dropped += 1
-        self._disturbers[self._disturbers.index(agent)] = self._add(type(agent), agent.place)
+        self._disturbers[self._disturbers.index(lost)] = self._add(type(lost), lost.place)
 
     def _forget(self, agent: Agent) -> None:
-        del self._agents[agent.connection.fileno()]
+        del self._connections[agent.connection.fileno()]
         agent.connection.close()
 
 
