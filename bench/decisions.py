@@ -1,4 +1,5 @@
-"""Measure the time from the kernel's line about a program's fault to the agent's decision to restart its container.
+"""Measure the time from the kernel's line about a program's fault, and from the attribution to its container, to the
+agent's decision to restart the container.
 
 The agent only observes, so one container can have many faults, and a restart's journal entry is not part of the time.
 """
@@ -7,6 +8,7 @@ import asyncio
 import datetime as dt
 import itertools
 import time
+from dataclasses import dataclass
 from typing import Any, Final
 
 from bench import rig
@@ -21,8 +23,16 @@ _CODES: Final = (13, 31, 32, 43)
 """Xids that a program causes, in turns: the same one again within a second is the same fault."""
 
 
-async def measure(dev: node.DevNode, *, count: int) -> list[float]:
-    """Return the seconds of each of ``count`` faults."""
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Hold the seconds to one decision."""
+
+    from_line: float
+    from_attribution: float
+
+
+async def measure(dev: node.DevNode, *, count: int) -> list[Sample]:
+    """Return a sample of each of ``count`` faults."""
     async with Observer.of(dev.layout) as observer:
         await observer.create(trainer.manifest("decided", node=dev.name, gpus=1, sidecar=False))
         seen = await observer.until("decided", lambda s: bool(s.running.get("trainer")), timeout=SECONDS, what="a pod")
@@ -38,7 +48,7 @@ async def measure(dev: node.DevNode, *, count: int) -> list[float]:
             await observer.delete("decided")
 
 
-async def _one(dev: node.DevNode, agent: node.Agent, code: int, *, pci: str, pid: int) -> float:
+async def _one(dev: node.DevNode, agent: node.Agent, code: int, *, pci: str, pid: int) -> Sample:
     log = looking.Log(agent.log)
     began = time.time()
     dev.kernel_log.write_xid(code, pci=pci, pid=pid, name="sh")
@@ -48,7 +58,8 @@ async def _one(dev: node.DevNode, agent: node.Agent, code: int, *, pci: str, pid
 
     decision = await looking.until(decided, what="a decision")
     await asyncio.sleep(finding_queue.CALM / (len(_CODES) - 1))
-    return _at(decision) - began
+    attribution = log.events("fault.attributed")[-1]
+    return Sample(_at(decision) - began, _at(decision) - _at(attribution))
 
 
 async def _ready(agent: node.Agent) -> bool | None:

@@ -258,9 +258,9 @@ class Waiting:
         """Forget the observations."""
         self._reasons.clear()
 
-    def of(self, subject: Subject) -> frozenset[str]:
-        """Return the reasons that were shown since ``turn_page``."""
-        return frozenset(self._reasons[subject.name])
+    def of(self, pod: str) -> frozenset[str]:
+        """Return the reasons that were shown for a pod's trainer since ``turn_page``."""
+        return frozenset(self._reasons[pod])
 
     def _take(self, pod: Json) -> None:
         for status in pod.get("status", {}).get("containerStatuses", ()):
@@ -305,7 +305,7 @@ class Deaths:
                 lives[fault.old],
                 *sorted((lives[each] for each in lives if each != fault.old), key=lambda life: life.created),
             ),
-            waited=self._waiting.of(subject),
+            waited=self._waiting.of(subject.name),
             died=self._died(fault),
             left=[f"{each.pod}: {each.wrong.value}: {each.detail}" for each in left],
         )

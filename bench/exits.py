@@ -6,7 +6,8 @@ are pods that did not, whose first restart is kubelet's own (its later ones wait
 stopped: ``runtime_ms`` is the agent on the runtime alone, and ``calls_ms`` are the two bare calls there, made by this
 program at the runtime's event.
 
-Prints JSON. ``kubelet_first`` counts the containers that kubelet created.
+Prints JSON. ``kubelet_first`` counts the containers that kubelet created, ``crash_loops`` the pods that opted in and
+were shown in CrashLoopBackOff.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from typing import Any
 import click
 
 from bench import bare, figures, rig
+from bench.dying import Waiting
 from hack.devnode import node, trainer
 from kubemend.agent.clients.cri.events import EventKind
 from kubemend.agent.model.workloads import ContainerRef, PodRef, PodUid
@@ -59,7 +61,11 @@ async def measure(count: int) -> dict[str, Any]:
         "calls": ["calls"],
     }
     options = node.Options(gpus=0)
-    async with node.DevNode.named("bench-exits", options=options) as dev, rig.on(dev) as made:
+    async with (
+        node.DevNode.named("bench-exits", options=options) as dev,
+        rig.on(dev) as made,
+        Waiting.on(dev) as waiting,
+    ):
         for kind, of_kind in names.items():
             for name in of_kind:
                 await _create(made, name, node_name=dev.name, opted_in=kind in ("agent", "runtime"))
@@ -75,7 +81,8 @@ async def measure(count: int) -> dict[str, Any]:
             for number in range(count):
                 await _exit(made, pods["runtime"][number], rows["runtime"], by=_leave_it)
                 await _exit(made, pods["calls"][0], rows["calls"], by=_bare_calls)
-    return {"exits": count, **{f"{name}_ms": row.figures() for name, row in rows.items()}}
+        crash_loops = sum("CrashLoopBackOff" in waiting.of(name) for name in names["agent"])
+    return {"exits": count, "crash_loops": crash_loops, **{f"{name}_ms": row.figures() for name, row in rows.items()}}
 
 
 async def _create(made: rig.Rig, name: str, *, node_name: str, opted_in: bool) -> None:

@@ -2,7 +2,7 @@
 
 ``python -m bench.all --write docs/performance.json`` measures. ``--check`` fails when one of them is stale. No figure
 of other projects is typed by hand: all come from the same run on the same machine (``bench.peers``), and missing
-measurements are not shown.
+measurements of them are not shown. The goals are those of ``bench.goals``, also if the file is older than they are.
 """
 
 import json
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from bench import figures
+from bench import figures, goals
 from hack import generated, recovery_picture
 
 SOURCE: Final = generated.ROOT / "docs" / "performance.json"
@@ -34,7 +34,9 @@ def block(report: Json) -> str:
 def _text(template: str, report: Json) -> str:
     """Fill a text. Programs that were not run have no object as their output."""
     ran = {name: reported for name, reported in report["programs"].items() if isinstance(reported, dict)}
-    return generated.text(template, **report, ran=ran, picture=recovery_picture.series(report), shown=figures.shown)
+    numbers = [each.figures() for each in goals.results(report["programs"])]
+    shown = {**report, "numbers": numbers}
+    return generated.text(template, **shown, ran=ran, picture=recovery_picture.series(report), shown=figures.shown)
 
 
 def files(report: Json) -> generated.Files:

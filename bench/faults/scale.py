@@ -16,7 +16,7 @@ class Scale:
     changes: int = 10_000
     connections: int = 2_000
     log_lines: int = 20_000
-    strangers: int = 19_000
+    strangers: int = 20_000
     whole: bool = True
     judges_time: bool = True
 

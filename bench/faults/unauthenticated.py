@@ -1,7 +1,9 @@
 """Fault: clients without a token connect to the hub from many addresses, and send half requests to /metrics."""
 
 import asyncio
+import collections
 import contextlib
+import dataclasses
 import json
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -28,6 +30,7 @@ _ADDRESSES: Final = 250
 _NICE: Final = ("nice", "-n", "10")
 """These clients have machines of their own: here they share the hub's cores, and must not take them from the gang."""
 
+_CONNECTIONS_OF_A_PROCESS: Final = 10_000
 _HALF_REQUESTS: Final = 32
 _HALF: Final = b"GET /metrics HTTP/1.1\r\nHost: stranger\r\n"
 _PAUSE: Final = 0.5
@@ -97,20 +100,38 @@ async def _counted(controller: Controller, *, awaited: set[str]) -> Mapping[str,
 @contextlib.asynccontextmanager
 async def _crowding(there: elsewhere.Elsewhere, wanted: crowd.Wanted, reported: Reported) -> AsyncIterator[None]:
     """Have all clients connect, and reconnect when they are closed, for the length of the block."""
+    async with contextlib.AsyncExitStack() as children:
+        begun = [
+            await children.enter_async_context(_running(there))
+            for _ in range(0, wanted.connections, _CONNECTIONS_OF_A_PROCESS)
+        ]
+        share = -(-wanted.connections // len(begun))
+        await asyncio.gather(*(_begin(child, dataclasses.replace(wanted, connections=share)) for child in begun))
+        reported.measures("connections_tried", share * len(begun))
+        yield
+        ended = await asyncio.gather(*(asyncio.wait_for(each.communicate(b""), looking.SECONDS) for each in begun))
+        counts = [collections.Counter(json.loads(out)) for out, _ in ended]
+        reported.measures("strangers", sum(counts, collections.Counter()))
+
+
+async def _begin(child: asyncio.subprocess.Process, wanted: crowd.Wanted) -> None:
+    """Have a process connect; return when it has opened each connection once, or was refused."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write(wanted.line().encode())
+    await child.stdin.drain()
+    if not await asyncio.wait_for(child.stdout.readline(), _TRIED_WITHIN):
+        raise RuntimeError(f"no strangers: {(await child.communicate())[1].decode()[-1000:]}")
+
+
+@contextlib.asynccontextmanager
+async def _running(there: elsewhere.Elsewhere) -> AsyncIterator[asyncio.subprocess.Process]:
     child = await asyncio.create_subprocess_exec(
         *there.command(*_NICE, sys.executable, "-m", "bench.faults.crowd"), env=processes.source_environment(),
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        child.stdin.write(wanted.line().encode())
-        await child.stdin.drain()
-        if not await asyncio.wait_for(child.stdout.readline(), _TRIED_WITHIN):
-            raise RuntimeError(f"no strangers: {(await child.communicate())[1].decode()[-1000:]}")
-        yield
-        out, _ = await asyncio.wait_for(child.communicate(b""), looking.SECONDS)
-        reported.measures("strangers", json.loads(out))
+        yield child
     finally:
         if child.returncode is None:
             child.kill()

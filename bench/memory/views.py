@@ -52,8 +52,13 @@ async def controller(kubeconfig: Path) -> Mapping[str, Any]:
 
 def _figures(pods: int, *, bare: int) -> Mapping[str, Any]:
     gc.collect()
-    size = footprint.of(os.getpid()).shared_out / 2**20
-    return {"pods": pods, "of_which_only_a_bare_form": bare, "in_the_end_mib": round(size, 2)}
+    found = footprint.of(os.getpid())
+    return {
+        "pods": pods,
+        "of_which_only_a_bare_form": bare,
+        "in_the_end_mib": round(found.shared_out / 2**20, 2),
+        "rss_in_the_end_mib": round(max(found.resident.values()) / 2**20, 2),
+    }
 
 
 async def _until(done: asyncio.Event, run: Callable[[], Any]) -> None:

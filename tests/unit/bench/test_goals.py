@@ -1,9 +1,13 @@
 """The goals that are reached, by the output of the benchmarks."""
 
+import dataclasses
 import importlib.util
+import shlex
+from typing import Any
 
 import pytest
 
+from bench import all as bench_all
 from bench import goals
 
 _GOAL = goals.Goal("Area", "what", "program", lambda reported: reported["ratio"], 1.5)
@@ -34,9 +38,41 @@ def test_unmeasured_goal_is_not_reached(
     assert reason in result.figures()["reason"]
 
 
+@pytest.mark.parametrize(("times", "reached"), [(499, False), (500, True), (501, True)])
+def test_what_must_never_happen_counts_from_enough_times_on(
+    monkeypatch: pytest.MonkeyPatch, times: int, *, reached: bool
+) -> None:
+    _only(monkeypatch, dataclasses.replace(_GOAL, limit=0, times=lambda reported: reported["kills"], least=500))
+    (result,) = goals.results({"program": {"ratio": 0, "kills": times}})
+    assert result.reached is reached
+    assert (result.figures()["times"], result.figures()["least"]) == (times, 500)
+
+
+def _report(programs: dict[str, Any], *, cores: int) -> dict[str, Any]:
+    return {"machine": {"cores": cores}, "programs": programs}
+
+
+def test_program_that_was_not_run_keeps_its_saved_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    _only(monkeypatch, _GOAL, dataclasses.replace(_GOAL, what="other", program="other"))
+    saved = _report({"program": {"ratio": 1.0}, "other": {"ratio": 1.2}}, cores=2)
+    merged = bench_all.merged(saved, _report({"other": {"ratio": 1.6}}, cores=8), whole=False)
+    assert [each["measured"] for each in merged["numbers"]] == [1.0, 1.6]
+    assert (merged["reached"], merged["machine"]) == (False, {"cores": 2})
+    assert bench_all.merged(saved, _report({}, cores=8), whole=True)["machine"] == {"cores": 8}
+
+
+def test_fault_that_could_not_be_tried_is_not_measured() -> None:
+    crowd = {"faults": [{"not_tried": "no cgroup", "lost": [], "measured": {}}]}
+    reported = {goal.program: crowd for goal in goals.GOALS if goal.program.startswith("faults")}
+    (result,) = (each for each in goals.results(reported) if each.goal.program in reported)
+    assert result.measured is None
+    assert "no cgroup" in result.reason
+
+
 def test_each_goal_names_an_existing_benchmark() -> None:
     for goal in goals.GOALS:
-        assert importlib.util.find_spec(f"bench.{goal.program}") is not None, goal.program
+        name, *_ = shlex.split(goal.program)
+        assert importlib.util.find_spec(f"bench.{name}") is not None, goal.program
 
 
 def test_no_goal_is_named_twice() -> None:

@@ -60,6 +60,18 @@ def test_page_without_peers_shows_no_figure_of_others(alone: Json) -> None:
     assert performance_doc.files(alone)[performance_doc.PICTURE] is None
 
 
+def test_page_shows_each_goal_of_the_benchmarks_also_if_none_was_measured(alone: Json) -> None:
+    page = performance_doc.render({**alone, "programs": {}, "numbers": []})
+    for goal in goals.GOALS:
+        (row,) = (line for line in page.splitlines() if line.startswith(f"| {goal.what} |") and goal.program in line)
+        assert "| not measured |  |" in row
+
+
+def test_page_shows_how_often_something_was_tried(alone: Json) -> None:
+    page = performance_doc.render({**alone, "programs": {"crash": {"cases": [], "kills": 11}}})
+    assert "| ≤ 0 in 500 | 0 in 11 | **no** |" in page
+
+
 def test_readme_block_takes_the_place_of_the_one_before(beside: Json) -> None:
     begin, *_, end = performance_doc.block(beside).splitlines()
     new = generated.with_block(f"# Title\n{begin}\nold figures\n{end}\nrest\n", performance_doc.block(beside))
