@@ -4,6 +4,7 @@ An agent is trusted about the pods of its own node (``hub.pod_authorization``). 
 compromised, or newer than this one. Pure.
 """
 
+import functools
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -43,6 +44,8 @@ _ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
 
 _LONGEST_SECONDS: Final = 100 * 365 * 86400.0
 """A hundred years: a clock that is not set shows 1970. Far longer durations give no date."""
+
+_ROUNDS_KEPT: Final = 64
 
 _KINDS: Final = frozenset(pb.Fault.Kind.values())
 _PHASES: Final = frozenset(pb.StepResult.Phase.values()) - {pb.StepResult.NONE}
@@ -106,10 +109,11 @@ def _result(result: pb.StepResult, limits: Limits) -> None:
     _known(result.phase, _PHASES, "phase")
     _shape(_WORD, result.reason, "reason")
     _text(result.detail, limits, "detail")
-    _count(result.seconds, limits.seconds, "seconds")
-    for phase, length in result.seconds.items():
-        _shape(_ID, phase, "name of a phase")
-        _seconds(length, "seconds")
+    if result.seconds:
+        _count(result.seconds, limits.seconds, "seconds")
+        for phase, length in result.seconds.items():
+            _shape(_ID, phase, "name of a phase")
+            _seconds(length, "seconds")
     _seconds(result.unheld_seconds, "unheld_seconds")
 
 
@@ -147,7 +151,9 @@ def _gang(text: str, pod: pb.Pod) -> None:
         raise RefusedError(Reason.MALFORMED, "the gang and its member are in different namespaces")
 
 
+@functools.lru_cache(maxsize=_ROUNDS_KEPT)
 def _round(text: str) -> None:
+    """Check a round's id. Thousands of results in a row have the same; an invalid one is not kept."""
     namespace, _, name = text.partition("/")
     _shape(_LABEL, namespace, "namespace of a round")
     _shape(_SUBDOMAIN, name, "name of a round")

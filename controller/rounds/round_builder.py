@@ -135,13 +135,12 @@ class RoundBuilder:
         if phase is not before.phase:
             assert phase in MEMBER_TRANSITIONS[before.phase], f"{before.member.pod}: {before.phase} to {phase}"
             changes.setdefault("since", self.now)
+            self.tally[before.phase] -= 1
+            self.tally[phase] = self.tally.get(phase, 0) + 1
         after = before._replace(**changes)
         self.members[uid] = after
-        if after.member.node != before.member.node:
+        if "member" in changes and after.member.node != before.member.node:
             self._by_node.clear()
-        if after.phase is not before.phase:
-            self.tally[before.phase] -= 1
-            self.tally[after.phase] = self.tally.get(after.phase, 0) + 1
         self.blocking += after.blocks - before.blocks
         return after
 

@@ -56,6 +56,14 @@ def test_too_long_list_is_refused(message: pb.AgentMessage) -> None:
     assert _refusal(message, _FEW) is Reason.TOO_MANY
 
 
+def test_round_that_is_not_valid_is_refused_each_time_and_between_valid_ones() -> None:
+    valid, broken = words.result(), words.result()
+    broken.result.round = "train/llm-1/x"
+    for _ in range(2):
+        assert _parse(valid) == valid
+        assert _refusal(broken) is Reason.MALFORMED
+
+
 def test_too_long_text_is_refused() -> None:
     message = words.fault()
     message.fault.message = "x" * 65
