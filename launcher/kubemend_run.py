@@ -534,6 +534,7 @@ _REPORT_UNKILLED = 30.0
 _MOST_OTHERS = 32  # children of a shell script that has then executed the launcher
 _MOST_REAPED = 1000  # children at a time
 _LONGEST_CHASE = 2.0  # of processes that fork while they are killed
+_MOST_ORPHANS, _MOST_SCANS = 256, 10  # for those of a spare that is dropped
 _TRIES = 5  # spares for one run of the program
 _MOST_FAILED_FROM_SPARE = 2  # programs in a row
 _LONGEST_START = 60.0  # of the program's interpreter
@@ -1043,18 +1044,18 @@ def descendants(found: dict[int, Process], root: int, without: Iterable[int] = (
     return [each for each in result if each.state not in "ZX"]
 
 
-def kill(process: Process) -> None:
-    """Kill this process, but never a later one with the same PID."""
+def kill(process: Process, number: int = signal.SIGKILL) -> None:
+    """Kill this process, or send it another signal, but never a later one with the same PID."""
     with contextlib.suppress(ProcessLookupError):
         try:
             handle = os.pidfd_open(process.pid)
         except (AttributeError, OSError):  # Python 3.8, a kernel before 5.3, or a filter of system calls
             if _is_same(process):
-                os.kill(process.pid, signal.SIGKILL)
+                os.kill(process.pid, number)
             return
         try:
             if _is_same(process):
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
+                signal.pidfd_send_signal(handle, number)
         finally:
             os.close(handle)
 
@@ -1091,13 +1092,20 @@ def resident(pid: int) -> int:
         return 0
 
 
-def device_of(pid: int, prefixes: tuple[str, ...]) -> str:
-    """Return a device that a process has open or mapped, by path prefix; empty if it has none."""
+def open_files(pid: int) -> list[str]:
+    """Return the paths of a process's open files, such as ``/dev/null`` and ``pipe:[123]``; none if it has ended."""
     paths = []
     with contextlib.suppress(OSError):
         for number in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
                 paths.append(os.readlink(f"/proc/{pid}/fd/{number}"))
+    return paths
+
+
+def device_of(pid: int, prefixes: tuple[str, ...]) -> str:
+    """Return a device that a process has open or mapped, by path prefix; empty if it has none."""
+    paths = open_files(pid)
+    with contextlib.suppress(OSError):
         for line in _read(f"/proc/{pid}/maps").splitlines():
             paths += [os.fsdecode(each) for each in line.split(None, 5)[5:]]
     return next((each for each in paths if each.startswith(prefixes)), "")
@@ -1506,7 +1514,8 @@ class Spare:
     ``hopeless``: the next spare would fail in the same way. ``prepares`` is the function that it calls after its
     imports, empty for none, ``preparing``: it runs now. ``unprepared``: this function is why it is dropped.
     ``was_ready``: that has been logged. ``todo`` are the
-    records of what it imports. ``below`` are the processes that it had started at the last check.
+    records of what it imports. ``below`` are the processes that it had started at the last check. ``closed``: it has
+    closed its end of ``pipe``, the one of ``status``, so it cannot be released.
     """
 
     def __init__(
@@ -1519,6 +1528,7 @@ class Spare:
         self.guilty = self.hopeless = False
         self.prepares, self.preparing, self.prepared, self.unprepared = prepares, False, False, False
         self.ready = self.was_ready = self.released = self.examined = self.closed = False
+        self.pipe = os.readlink(f"/proc/self/fd/{status}")
         self.ended: int | None = None
         self.paused, self.free = False, False
         self.toggle_at = time.monotonic()
@@ -1534,10 +1544,7 @@ class Spare:
             text = os.read(self.status, 65536)
         except BlockingIOError:
             return
-        if not text and not self.closed:  # it has ended, or an import has closed its files, so it cannot be released
-            self.closed = True
-            if not self.released:
-                self.send(signal.SIGKILL)
+        self.closed = self.closed or not text
         *lines, rest = (self._text + text).split(b"\n")
         self._text = rest[:_LONGEST_MESSAGE]
         for line in lines:
@@ -2016,6 +2023,8 @@ class Launcher:
         self._survive()
         if self._spare and self._spare.status in events:
             self._spare.read()
+            if self._spare.closed and not self._spare.released:  # it ends, or an import has closed its files
+                self._kill(self._spare)
         if self._spare and not self._spare.paused:
             self._spare.ran += time.monotonic() - began
         self._tend()
@@ -2053,7 +2062,7 @@ class Launcher:
         self._reaps_on = False
         for count in range(_MOST_REAPED):
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status = self._wait_for_one()
             except ChildProcessError:
                 return count
             if pid == 0:
@@ -2064,6 +2073,23 @@ class Launcher:
                 self._spare.end(status)
         self._reaps_on = True
         return _MOST_REAPED
+
+    def _wait_for_one(self) -> tuple[int, int]:
+        """Reap a child that has ended, and return its PID and status; (0, 0) if there is none.
+
+        A spare's group is killed before that: until then no other can have its number.
+        """
+        spare = self._spare
+        if spare is None:
+            return os.waitpid(-1, os.WNOHANG)
+        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        if found is None:
+            return 0, 0
+        if found.si_pid == spare.pid:
+            spare.read()
+            if not spare.released:
+                spare.send(signal.SIGKILL)
+        return os.waitpid(found.si_pid, 0)
 
     # The program.
 
@@ -2355,13 +2381,7 @@ class Launcher:
         spare, self._spare = self._spare, None
         if spare is None:
             return
-        below = spare.below
-        if spare.ended is None:
-            below = descendants(processes(), spare.pid)
-            spare.send(signal.SIGKILL)
-        for each in below:  # those that an import has started in a group of their own, too
-            with contextlib.suppress(PermissionError):
-                kill(each)
+        self._kill(spare)
         spare.close()
         os.close(spare.log)
         if spare.hopeless:
@@ -2376,6 +2396,40 @@ class Launcher:
         after = f", in {spare.prepares}; the next spare only imports" if spare.unprepared else after
         self._no_spare = Missing(spare.reason, spare.message + after)
         say(f"the spare is dropped: {self._no_spare.message}")
+
+    def _kill(self, spare: Spare) -> None:
+        """Kill a spare and the processes that it has started, those in a group of their own, too.
+
+        They are stopped before, so that none starts another one between the last scan and its end.
+        """
+        found = {(each.pid, each.started): each for each in spare.below}
+        for _ in range(_MOST_SCANS):
+            more = [each for each in self._processes_of(spare) if (each.pid, each.started) not in found]
+            for each in more:
+                with contextlib.suppress(PermissionError):
+                    kill(each, signal.SIGSTOP)
+            found.update({(each.pid, each.started): each for each in more})
+            if not more:
+                break
+        for each in found.values():
+            with contextlib.suppress(PermissionError):
+                kill(each)
+        if spare.ended is None:
+            spare.send(signal.SIGKILL)
+
+    def _processes_of(self, spare: Spare) -> list[Process]:
+        """Return a spare's processes: itself, those below it, and orphans that have its pipe open, with those below.
+
+        Orphans are children of this process, as those of the program are, which never has the pipe.
+        """
+        found = processes()
+        known = {self._pid, spare.pid, *(each.pid for each in self._others)}
+        orphans = [each.pid for each in found.values() if each.parent == os.getpid() and each.pid not in known]
+        roots = [each for each in orphans[:_MOST_ORPHANS] if spare.pipe in open_files(each)]
+        if spare.ended is None:
+            roots.append(spare.pid)
+        below = [each for root in roots for each in descendants(found, root)]
+        return [*(found[each] for each in roots if each in found), *below]
 
 
 # The command line.

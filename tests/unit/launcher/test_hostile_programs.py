@@ -2,6 +2,7 @@
 
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 
@@ -77,6 +78,21 @@ def test_process_that_is_slow_to_die_is_no_reason_to_kill_the_spare(monkeypatch:
         patched.setattr(os, "kill", lambda *call: calls.append(call))
         launcher._clear()
     assert calls == []
+
+
+def test_processes_of_a_dropped_spare_that_fork_are_stopped_before_they_are_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each scan finds what those before it have started until they were stopped."""
+    started = [Process(pid, pid - 1, "S", started=pid) for pid in (3, 4, 5)]
+    scans = iter([started[:1], started[:2], started, started])
+    sent: list[tuple[int, int]] = []
+    seen = [Process(9, 1, "S", started=9)]
+    spare = SimpleNamespace(pid=2, ended=None, below=seen, send=lambda _: sent.append((2, 9)))
+    launcher = _bare_launcher(_processes_of=lambda _: next(scans))
+    monkeypatch.setattr(kubemend_run, "kill", lambda process, number=9: sent.append((process.pid, number)))
+    launcher._kill(spare)  # type: ignore[arg-type]
+    assert sent == [*((each.pid, signal.SIGSTOP) for each in started), (9, 9), (3, 9), (4, 9), (5, 9), (2, 9)]
 
 
 _LATER = """

@@ -2,13 +2,14 @@
 
 import os
 import signal
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from launcher import kubemend_run
 from tests import eventually
-from tests.unit.launcher.running import Running, alive, writing
+from tests.unit.launcher.running import DAEMONIZE, Running, alive, writing
 
 
 async def fail_and_begin_again(launcher: Running, number: int = 2) -> int:
@@ -271,6 +272,37 @@ async def test_what_the_imports_of_a_dropped_spare_have_started_is_killed(launch
         os.kill(await launcher.spare(), signal.SIGKILL)
     await launcher.said("the spare is dropped: ")
     await eventually.true(lambda: not alive(started))
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
+_HELPER = "import events, signal; events.say('daemon'); print(flush=True); signal.pause()"
+_CHILD = f"subprocess.Popen([sys.executable, '-c', {_HELPER!r}], stdout=subprocess.PIPE).stdout.readline()\n"
+
+
+@pytest.mark.pythons
+@pytest.mark.parametrize(
+    "starts", [DAEMONIZE.replace("os.close(lock.fileno())", "pass"), _CHILD], ids=["daemon", "child"]
+)
+async def test_what_a_spare_that_ends_has_forked_is_killed_and_what_the_program_has_forked_is_not(
+    launcher: Running, starts: str
+) -> None:
+    """Both daemons are orphans, so children of the launcher. That of the spare has the spare's files open."""
+    os.mkfifo(launcher.folder / "gate")
+    ends = starts + "open('gate').read()\nos._exit(9)\n"
+    head = "import events, os, signal, subprocess, sys\nif 'begin' in open('events').read():\n"
+    launcher.write("forks.py", head + textwrap.indent(ends, "    "))
+    launcher.program("import forks")
+    launcher.start()
+    await launcher.nth(1, "begin")
+    forked = await launcher.nth(1, "daemon")
+    launcher.order(DAEMONIZE)
+    own = await launcher.nth(2, "daemon")
+    assert alive(forked)
+    (launcher.folder / "gate").write_text("")
+    await launcher.said("the spare is dropped: it ended with exit code 9, after the import of forks")
+    await eventually.true(lambda: not alive(forked))
+    assert alive(own)
     launcher.order("sys.exit(0)")
     assert await launcher.ended() == 0
 
