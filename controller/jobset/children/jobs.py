@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from kubemend.controller.gangs import members
-from kubemend.controller.jobset.children import naming, volume_claims
+from kubemend.controller.jobset.children import caches, naming, volume_claims
 from kubemend.controller.jobset.placement import exclusive
 from kubemend.controller.jobset.plan import ResumeJob
 from kubemend.controller.jobset.policy import template_changes
@@ -54,6 +54,7 @@ class JobBuilder:
         }
         self._spec, self._pod_spec = _specs(jobset, replicated_job)
         self._by_node_selector = exclusive.wants_labelled_nodes(jobset, replicated_job)
+        self._pod_spec = caches.with_cache(self._pod_spec, self._pod_annotations)
         if exclusive.wants_domain(jobset, replicated_job):
             self._pod_labels |= exclusive.LABELS
             self._pod_spec["schedulingGates"] = [*(self._pod_spec.get("schedulingGates") or ()), exclusive.GATE_ENTRY]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kubemend.controller.jobset import children
-from kubemend.controller.jobset.children import naming
+from kubemend.controller.jobset.children import caches, naming
 from kubemend.controller.jobset.policy import template_changes
 from kubemend.controller.jobset.spec import model
 from kubemend.controller.jobset.spec.model import JobSet
@@ -251,3 +251,34 @@ def test_common_parts_are_shared() -> None:
     one, other = builder.job(0), builder.job(1)
     assert pods_of(one) is pods_of(other)
     assert one["metadata"]["ownerReferences"] is other["metadata"]["ownerReferences"]
+
+
+def test_pods_that_ask_for_a_cache_get_it_and_the_template_stays_as_it_is() -> None:
+    annotations = {"kubemend.io/cache": "On", "kubemend.io/cache-size": "50Gi"}
+    owner = jobset(replicated("w", pod_metadata={"annotations": annotations}), failurePolicy=IN_PLACE)
+    template = copy.deepcopy(owner.spec.replicated_jobs[0].pod_template)
+    spec = pods_of(made(owner))
+    assert spec["volumes"][-1] == {"name": "kubemend-cache", "emptyDir": {"sizeLimit": "50Gi"}}
+    (container,) = spec["containers"]
+    assert container["volumeMounts"][-1] == {"name": "kubemend-cache", "mountPath": "/var/cache/kubemend"}
+    assert {each["name"]: each["value"] for each in container["env"]} == {
+        name: f"/var/cache/kubemend/{container['name']}/{directory}" for name, directory in caches.DIRECTORIES.items()
+    }
+    assert owner.spec.replicated_jobs[0].pod_template == template
+
+
+@pytest.mark.parametrize(
+    ("annotations", "policy"),
+    [({}, IN_PLACE), ({"kubemend.io/cache": "Off"}, IN_PLACE), ({"kubemend.io/cache": "On"}, {})],
+    ids=["not asked for", "off", "not restarted in place"],
+)
+def test_other_pods_get_no_cache(annotations: dict[str, str], policy: dict[str, Any]) -> None:
+    owner = jobset(replicated("w", pod_metadata={"annotations": annotations}), failurePolicy=policy)
+    spec = pods_of(made(owner))
+    assert "volumes" not in spec
+    assert spec["containers"][0].keys().isdisjoint({"env", "volumeMounts"})
+
+
+def test_size_that_the_api_would_refuse_is_no_limit() -> None:
+    annotations = {"kubemend.io/restart": "InPlace", caches.CACHE: "On", caches.CACHE_SIZE: "-1Gi"}
+    assert caches.with_cache({}, annotations)["volumes"] == [{"name": "kubemend-cache", "emptyDir": {}}]

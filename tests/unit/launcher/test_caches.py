@@ -8,6 +8,7 @@ import yaml
 
 from kubemend.agent.actuator import cache_removal
 from kubemend.agent.restart import cache
+from kubemend.controller.jobset.children import caches
 from launcher import kubemend_run
 from launcher.kubemend_run import CACHE_FOLDER, CACHES, Past, cache_of, empties_cache, empty_directory
 from tests.unit.launcher.running import Running
@@ -32,12 +33,13 @@ def mount(source: str, folder: str = CACHE_FOLDER) -> str:
     return f"530 512 8:1 {source} {folder} rw,relatime - ext4 /dev/sda1 rw\n"
 
 
-def test_place_names_and_rule_are_the_agents_and_the_components() -> None:
+def test_place_names_and_rule_are_those_of_agent_component_and_controller() -> None:
     policy = next(yaml.safe_load_all(COMPONENT.read_text()))
     variables = {each["name"]: each["expression"] for each in policy["spec"]["variables"]}
-    assert yaml.safe_load(variables["directories"]) == CACHES
+    assert yaml.safe_load(variables["directories"]) == CACHES == caches.DIRECTORIES
     assert variables["path"] == repr(CACHE_FOLDER)
     assert (cache.INSIDE, cache_removal.ASIDE) == (CACHE_FOLDER, kubemend_run._ASIDE)
+    assert (caches.VOLUME, caches.INSIDE) == (cache.VOLUME, cache.INSIDE)
     assert kubemend_run._CACHE_VOLUME.endswith(f"/{cache.VOLUME}")
     assert kubemend_run._EARLY_FAILURES == cache.EARLY_FAILURES
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from kubemend.common.kube import client
+from kubemend.controller.jobset.children import caches
 from tests.contract.api import objects
 
 OPTED_IN = {"kubemend.io/restart": "InPlace"}
@@ -24,13 +25,19 @@ Json = dict[str, Any]
 
 
 async def created(
-    api: client.KubeClient, containers: Json, *, annotations: Json = OPTED_IN, volumes: list[Json] | None = None
+    api: client.KubeClient,
+    containers: Json,
+    *,
+    annotations: Json = OPTED_IN,
+    volumes: list[Json] | None = None,
+    spec: Json | None = None,
 ) -> Json:
-    """Return the pod that the API server would create."""
+    """Return the pod that the API server would create, of these containers or this ``spec``."""
     pod = objects.pod("x", annotations=annotations)
     pod["spec"]["containers"] = [{"name": name, "image": "busybox:1", **more} for name, more in containers.items()]
     if volumes is not None:
         pod["spec"]["volumes"] = volumes
+    pod["spec"].update(spec or {})
     return await api.create(f"{objects.pods('default')}?dryRun=All", pod)
 
 
@@ -87,6 +94,41 @@ async def test_other_pods_are_left_alone(api: client.KubeClient, annotations: Js
     pod = await created(api, {"trainer": {}}, annotations=annotations)
     assert "volumes" not in pod["spec"]
     assert pod["spec"]["containers"][0].keys().isdisjoint({"env", "volumeMounts"})
+
+
+OWN_CLAIM = {"name": "kubemend-cache", "persistentVolumeClaim": {"claimName": "caches"}}
+OWN_MOUNT = {"name": "data", "mountPath": "/var/cache/kubemend", "subPath": "of-this-job"}
+DATA = {"name": "data", "emptyDir": {}}
+
+
+@pytest.mark.parametrize(
+    ("container", "volumes"),
+    [
+        ({}, None),
+        ({"env": [{"name": "RANK", "value": "0"}, {"name": "XDG_CACHE_HOME", "value": "/x"}]}, [DATA]),
+        ({"env": [{"name": "TRITON_CACHE_DIR", "value": each} for each in "ab"]}, [OWN_CLAIM]),
+        ({"envFrom": FROM_A_CONFIG_MAP, "volumeMounts": [OWN_MOUNT]}, [DATA]),
+        ({"volumeMounts": [{"name": "data", "mountPath": "/data"}]}, [DATA]),
+    ],
+    ids=["bare", "variables", "twice and claim", "mount", "another mount"],
+)
+@pytest.mark.parametrize("size", ["20Gi", "much", None])
+async def test_jobset_controller_gives_templates_the_same(
+    api: client.KubeClient, container: Json, volumes: list[Json] | None, size: str | None
+) -> None:
+    annotations = {**OPTED_IN, "kubemend.io/cache": "On", **({"kubemend.io/cache-size": size} if size else {})}
+    containers = [{"name": name, "image": "busybox:1", **container} for name in ("trainer", "log-shipper")]
+    spec = {"containers": containers, **({"volumes": volumes} if volumes is not None else {})}
+    ours = caches.with_cache(spec, annotations)
+    by_policy, again = [(await created(api, {}, annotations=annotations, spec=each))["spec"] for each in (spec, ours)]
+    assert in_order(again) == in_order(by_policy)
+    assert [each["env"] for each in again["containers"]] == [each["env"] for each in ours["containers"]]
+
+
+def in_order(spec: Json) -> Json:
+    """Sort variables, which the policy adds in any order; those of one name stay in theirs: the last one counts."""
+    containers = [{**each, "env": sorted(each["env"], key=lambda one: one["name"])} for each in spec["containers"]]
+    return {**spec, "containers": containers}
 
 
 async def test_a_variable_that_is_set_twice_stays_so(api: client.KubeClient) -> None:
