@@ -70,6 +70,8 @@ async def test_a_program_that_ignores_sigterm_runs_on_and_is_not_restarted_later
     assert launcher.events("begin") == [program]
 
 
+CATCHING = ("env", "--default-signal=INT", "--default-signal=QUIT")
+"""A shell that starts the tests in the background ignores these, and a launcher leaves ignored signals ignored."""
 _SURVIVES = "signal.signal({0}, lambda *_: events.say('survived')); events.say('ready')"
 
 
@@ -78,7 +80,7 @@ async def test_program_that_survives_an_interrupt_is_restarted_when_it_fails_lat
     launcher: Running, number: int
 ) -> None:
     """Its spare begins after that, too."""
-    launcher.start("--spare-after", "1s", changed="kubemend_run._INTERRUPT_LASTS = 0.1")
+    launcher.start("--spare-after", "1s", under=CATCHING, changed="kubemend_run._INTERRUPT_LASTS = 0.1")
     await launcher.nth(1, "begin")
     launcher.order(_SURVIVES.format(int(number)))
     await launcher.nth(1, "ready")
@@ -95,7 +97,7 @@ async def test_program_that_survives_an_interrupt_is_restarted_when_it_fails_lat
 async def test_program_that_fails_while_it_is_stopped_is_not_restarted(launcher: Running, signals: list[int]) -> None:
     """After SIGTERM also later than an interrupt lasts: the SIGINT that follows changes nothing."""
     changed = "kubemend_run._INTERRUPT_LASTS = 0.0" if signal.SIGTERM in signals else ""
-    launcher.start("--spare-after", "1h", changed=changed)
+    launcher.start("--spare-after", "1h", under=CATCHING, changed=changed)
     await launcher.nth(1, "begin")
     for number, each in enumerate(signals, 1):
         launcher.order(_SURVIVES.format(int(each)))
