@@ -172,7 +172,7 @@ class Bench:
         await self._api.rename(f"big-{number}", members=members)
         await self._quiet()
         before = footprint.of(self._hub)
-        async with asyncio.timeout(_ROUND_SECONDS + _MORE_SECONDS * members):
+        async with asyncio.timeout(_longest(members)):
             reported = await self._fleet.round(number % members, members=members)
             recorded, phase = await self._api.finished()
         done.cpu.append(footprint.of(self._hub).cpu_seconds - before.cpu_seconds)
@@ -188,7 +188,7 @@ class Bench:
     async def _broadcast(self, done: Broadcasts) -> None:
         await self._quiet()
         before = footprint.of(self._hub)
-        async with asyncio.timeout(_ROUND_SECONDS):
+        async with asyncio.timeout(_longest(len(self._api.places))):
             reported = await self._fleet.broadcast(0)
         done.cpu.append(footprint.of(self._hub).cpu_seconds - before.cpu_seconds)
         began = _began(reported)
@@ -204,6 +204,11 @@ class Bench:
             if now.cpu_seconds - before.cpu_seconds < _RESTING * _PAUSE:
                 return
             before = now
+
+
+def _longest(members: int) -> float:
+    """Return the seconds after which a round of this many members has failed."""
+    return _ROUND_SECONDS + _MORE_SECONDS * members
 
 
 def _began(reported: Sequence[dict[str, Any]]) -> float:
