@@ -18,7 +18,7 @@ from hack.devnode.gang_objects import Shape
 from hack.devnode.layout import NodeLayout
 from hack.devnode.rounds import Rounds
 from kubemend.common.kube import client as kube
-from kubemend.common.kube import errors
+from kubemend.common.kube import errors, paths
 from tests.platforms import controllers
 from tests.platforms.owned import Kind, Owned
 from tests.platforms.story import Story
@@ -131,8 +131,12 @@ async def test_a_gang_that_upstreams_sidecars_restart_in_place_is_left_to_them(t
         assert await gang.identities() == before
         assert await rounds.all() == []
         await rounds.ask("by-hand")
-        refused = await rounds.finished(1, timeout=DEADLINE)
-        assert refused["status"]["decision"]["reason"] == "JobSetRestartsInPlace"
+        path = paths.collection("restarts", namespace="default", group="restarts.kubemend.io", version="v1alpha1")
+        async with asyncio.timeout(DEADLINE), contextlib.aclosing(watching.collection(api, path)) as seen:
+            async for (asked,) in seen:
+                if (status := asked.get("status") or {}).get("phase"):
+                    break
+        assert (status["phase"], status["decision"]["reason"]) == ("Refused", "JobSetRestartsInPlace")
         assert {life.began for life in await gang.all_running(since=fault, timeout=DEADLINE)} == restarted
 
 
