@@ -137,6 +137,7 @@ class NodeServices:
             holders=holders,
             processes=shared.processes,
             access=access,
+            knows_pids=shared.processes.has_pids_of(shared.settings.kernel_log),
         )
         made = cls(
             sources=sources,

@@ -19,6 +19,7 @@ from kubemend.agent.doctor import container_runtime
 from kubemend.agent.doctor.checks import Check, Result
 from kubemend.agent.settings import Settings
 from kubemend.agent.sources import kmsg_readers
+from kubemend.agent.sources.processes import ProcFs
 from kubemend.common import blocking
 
 CGROUPS = "cgroups"
@@ -106,6 +107,11 @@ def _check_log(path: Path, *, proc: Path) -> Check:
     except OSError as error:
         what = f"{path} cannot be read: {error.strerror or error}; Xids in it are not detected"
         return Check(KERNEL_LOG, Result.FAIL, what, _log_hint(error, proc=proc))
+    if not ProcFs(root=proc).has_pids_of(path):
+        what = (
+            f"the pids in {path} are not those in {proc}, so no fault's process is found, and none is restarted for it"
+        )
+        return Check(KERNEL_LOG, Result.WARN, what, "the node is a container itself; use a machine as the node")
     return Check(KERNEL_LOG, Result.OK, f"{path} can be read")
 
 

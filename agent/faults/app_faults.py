@@ -96,14 +96,17 @@ class AppFaultHandler:
         holders: ports.Holders,
         processes: ports.Processes,
         access: aio.Promise[RuntimeAccess],
+        knows_pids: bool = True,
         timeouts: Timeouts | None = None,
     ) -> None:
+        """``knows_pids``: the pids in findings are those of ``processes``."""
         self._verdict_store = verdict_store
         self._catalog = catalog
         self._pods = pods
         self._devices = devices
         self._holders = holders
         self._processes = processes
+        self._knows_pids = knows_pids
         self._timeouts = timeouts if timeouts is not None else Timeouts()
         self._under_way: Counter[str] = Counter()
         self._awaited: set[tuple[str, ProcessFacts]] = set()
@@ -115,6 +118,8 @@ class AppFaultHandler:
         """Return the container of the process that a finding names, by its /proc facts, or why there is none."""
         if finding.pid is None:
             return ProcessLookup.NONE_NAMED
+        if not self._knows_pids:
+            return ProcessLookup.FOREIGN
         reused = (
             facts is not None
             and finding.boot_seconds is not None

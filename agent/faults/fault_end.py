@@ -51,7 +51,7 @@ def waiter(
         return _nothing
     if found.how in (AttributionResult.PROCESS_OUTSIDE_PODS, AttributionResult.PROCESS_PUT_IN) and pid is not None:
         return functools.partial(processes.ended, pid)
-    if found.how is AttributionResult.HOLDERS_UNKNOWN:
+    if found.how in (AttributionResult.HOLDERS_UNKNOWN, AttributionResult.PROCESS_FOREIGN):
         return functools.partial(wait_until_replaced, noticed_at, holders=holders, events=events, programs=programs)
     hit = found.restart or found.concerned
     running = {view.id for view in events.containers() if view.ref in hit and view.state in _ALIVE}

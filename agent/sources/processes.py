@@ -22,6 +22,7 @@ _DEAD = ("Z", "X")
 _DEVICE_FILES = "/dev/nvidia"
 _MOST_FILES, _MOST_FILES_IN_ALL = 4096, 65536
 """Open files that are read of one process, and of one container."""
+_INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 _MOST_ANCESTORS = 256
 """In a container; no training program nests processes deeper."""
 
@@ -40,6 +41,19 @@ class ProcFs:
 
     root: Path = Path("/proc")
     cgroup_root: Path = Path("/sys/fs/cgroup")
+
+    def has_pids_of(self, log: Path) -> bool:
+        """Return whether the pids in a kernel log are its own; True if that cannot be determined.
+
+        The kernel writes those of the initial PID namespace. A node that is a container itself (kind, minikube, k3d)
+        has another. A regular file in place of the log has this node's.
+        """
+        if log.is_file():
+            return True
+        try:
+            return os.stat(self.root / "1" / "ns" / "pid").st_ino == _INITIAL_PID_NAMESPACE
+        except OSError:
+            return True
 
     def facts(self, pid: int) -> ProcessFacts | None:
         """Return the facts about a process, or None when it does not exist (any more).

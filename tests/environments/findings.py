@@ -35,6 +35,7 @@ class FindingEnv(NodeEnv):
     now: Callable[[], float] = lambda: 200.0
     monotonic: Callable[[], float] = lambda: 50.0
     handler: type[AppFaultHandler] = AppFaultHandler
+    knows_pids: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,6 +49,7 @@ class FindingEnv(NodeEnv):
             holders=self.holders,
             processes=self.processes,
             access=self.access,
+            knows_pids=self.knows_pids,
             timeouts=self.timeouts,
         )
         self.engine = FindingPipeline(

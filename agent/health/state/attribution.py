@@ -23,6 +23,7 @@ class AttributionResult(enum.Enum):
     PROCESS_OUTSIDE_PODS = "ProcessOutsidePods"
     PROCESS_PUT_IN = "ProcessPutIn"
     PROCESS_GONE = "ProcessGone"
+    PROCESS_FOREIGN = "ProcessForeign"
     SEVERAL_HOLDERS = "SeveralHolders"
     NO_HOLDER = "NoHolder"
     HOLDERS_UNKNOWN = "HoldersUnknown"
@@ -33,7 +34,7 @@ class ProcessLookup(enum.Enum):
 
     ``NOT_LISTED``: a process in a container that the runtime does not list: it just started, or is not kubelet's.
     ``PUT_IN``: it is in a container but does not descend from its first process, such as one started by ``kubectl
-    exec``.
+    exec``. ``FOREIGN``: the kernel's pids are not those of this node's /proc, as on a node that is a container itself.
     """
 
     NONE_NAMED = "none-named"
@@ -41,6 +42,7 @@ class ProcessLookup(enum.Enum):
     GONE = "gone"
     NOT_LISTED = "not-listed"
     PUT_IN = "put-in"
+    FOREIGN = "foreign"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ def attribute(
         return Attribution(known, (), AttributionResult.PROCESS_OUTSIDE_PODS)
     if process is ProcessLookup.PUT_IN:
         return Attribution(known, (), AttributionResult.PROCESS_PUT_IN)
+    if process is ProcessLookup.FOREIGN:
+        return Attribution(known, (), AttributionResult.PROCESS_FOREIGN)
     if process is ProcessLookup.GONE:
         return Attribution(known, (), AttributionResult.PROCESS_GONE)
     if holders is None or process is ProcessLookup.NOT_LISTED:

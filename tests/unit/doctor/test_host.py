@@ -56,6 +56,22 @@ async def test_forbidden_kernel_log_fails_with_capability_hint(
     assert ("dmesg_restrict" in check.hint) == (restrict == "1\n")
 
 
+@pytest.mark.parametrize(("namespace", "result"), [("0", Result.WARN), (None, Result.OK)])
+async def test_pids_of_another_namespace_than_the_kernels_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, namespace: str | None, result: Result
+) -> None:
+    log = tmp_path / "kmsg"
+    log.write_text("")
+    monkeypatch.setattr(kmsg_readers, "open_log", lambda _, opened=kmsg_readers.open_log(log): opened)
+    if namespace is not None:
+        (tmp_path / "1" / "ns").mkdir(parents=True)
+        (tmp_path / "1" / "ns" / "pid").write_text(namespace)
+
+    (check,) = await kernel.log_readable(Path("/dev/null"), proc=tmp_path)
+
+    assert check.result is result
+
+
 # --- cgroups
 
 

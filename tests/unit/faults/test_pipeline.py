@@ -242,6 +242,21 @@ async def test_pipeline_reused_pid_restarts_none(env: PipelineEnv) -> None:
     await env.nothing_restarted()
 
 
+async def test_pipeline_pid_of_another_numbering_restarts_none_and_fault_lasts_until_holders_are_replaced(
+    store: Store,
+) -> None:
+    env = PipelineEnv(store=store, knows_pids=False)
+    env.holders.hold(TRAINER)
+    env.events.run(TRAINER, name="trainer-0", created_at=1)
+    env.processes.add(4242, container=ContainerId("trainer-0"))
+    async with running(env):
+        env.queue.submit(xid(pid=4242))  # here this is the trainer's
+        await env.condition(conditions.DEVICES_HEALTHY, "Xid31")
+        await env.nothing_restarted()
+        env.events.stop(ContainerId("trainer-0"))
+        await env.condition(conditions.DEVICES_HEALTHY, "Healthy")
+
+
 async def test_pipeline_lost_gpu_sets_device_failure_and_restarts_none(env: PipelineEnv) -> None:
     env.queue.submit(xid(79, ActionClass.REBOOT_NODE, pid=4242))
     failure = await env.condition(conditions.DEVICE_FAILURE, "Xid79")

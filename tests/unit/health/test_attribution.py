@@ -36,6 +36,8 @@ def fault(action: ActionClass = ActionClass.RESTART_APP) -> Finding:
         pytest.param(
             ProcessLookup.OUTSIDE_PODS, [TRAINER], [], AttributionResult.PROCESS_OUTSIDE_PODS, id="a-host-process"
         ),
+        pytest.param(ProcessLookup.FOREIGN, [TRAINER], [], AttributionResult.PROCESS_FOREIGN, id="another-pid"),
+        pytest.param(ProcessLookup.FOREIGN, None, [], AttributionResult.PROCESS_FOREIGN, id="and-kubelet-away"),
         pytest.param(ProcessLookup.GONE, [TRAINER], [], AttributionResult.PROCESS_GONE, id="the-process-is-gone"),
         pytest.param(ProcessLookup.NOT_LISTED, [TRAINER], [], AttributionResult.HOLDERS_UNKNOWN, id="not-listed-yet"),
     ],

@@ -32,6 +32,20 @@ def add_thread(proc: ProcFs, pid: int, tid: int, *, state: str, name: str = "pyt
     (task / "stat").write_text(f"{tid} ({name}) {state} 1 1 1 0 -1 0 0\n")
 
 
+def test_pids_in_the_kernel_log_are_those_of_the_initial_namespace(
+    proc: ProcFs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, device = proc.root / "kmsg", Path("/dev/null")
+    file.write_text("")
+    assert proc.has_pids_of(device), "nothing is known of it"
+    namespace = proc.root / "1" / "ns" / "pid"
+    namespace.parent.mkdir(parents=True)
+    namespace.write_text("")
+    assert (proc.has_pids_of(device), proc.has_pids_of(file)) == (False, True)
+    monkeypatch.setattr(processes, "_INITIAL_PID_NAMESPACE", namespace.stat().st_ino)
+    assert proc.has_pids_of(device)
+
+
 def test_process_with_thread_in_state_d_is_stuck_despite_zombie_leader(
     proc: ProcFs,
 ) -> None:
