@@ -108,9 +108,7 @@ def _check_log(path: Path, *, proc: Path) -> Check:
         what = f"{path} cannot be read: {error.strerror or error}; Xids in it are not detected"
         return Check(KERNEL_LOG, Result.FAIL, what, _log_hint(error, proc=proc))
     if not ProcFs(root=proc).has_pids_of(path):
-        what = (
-            f"the pids in {path} are not those in {proc}, so no fault's process is found, and none is restarted for it"
-        )
+        what = f"the pids in {path} are not those in {proc}: no container is restarted for a fault that names a process"
         return Check(KERNEL_LOG, Result.WARN, what, "the node is a container itself; use a machine as the node")
     return Check(KERNEL_LOG, Result.OK, f"{path} can be read")
 

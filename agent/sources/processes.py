@@ -51,7 +51,7 @@ class ProcFs:
         if log.is_file():
             return True
         try:
-            return os.stat(self.root / "1" / "ns" / "pid").st_ino == _INITIAL_PID_NAMESPACE
+            return (self.root / "1" / "ns" / "pid").stat().st_ino == _INITIAL_PID_NAMESPACE
         except OSError:
             return True
 

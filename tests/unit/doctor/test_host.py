@@ -62,7 +62,8 @@ async def test_pids_of_another_namespace_than_the_kernels_are_reported(
 ) -> None:
     log = tmp_path / "kmsg"
     log.write_text("")
-    monkeypatch.setattr(kmsg_readers, "open_log", lambda _, opened=kmsg_readers.open_log(log): opened)
+    opened = kmsg_readers.open_log(log)
+    monkeypatch.setattr(kmsg_readers, "open_log", lambda _: opened)
     if namespace is not None:
         (tmp_path / "1" / "ns").mkdir(parents=True)
         (tmp_path / "1" / "ns" / "pid").write_text(namespace)
