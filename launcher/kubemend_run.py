@@ -517,7 +517,8 @@ FORWARDED = tuple(sorted(signal.valid_signals() - _NOT_FORWARDED))
 STOPS: frozenset[int] = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
 """Signals that stop a container, unless its image has another one: after one of them, the launcher starts nothing.
 
-People send SIGINT and SIGQUIT to running programs, too: a program that has run on for ten minutes was not stopped.
+People send SIGINT and SIGQUIT to running programs, too: a program that has run on for ten minutes was not stopped,
+unless the option names them.
 """
 
 _INTERRUPTS = (signal.SIGINT, signal.SIGQUIT)
@@ -846,7 +847,7 @@ def codes(text: str) -> frozenset[int]:
     found: set[int] = set()
     for item in filter(None, (each.strip() for each in text.split(","))):
         first, _, last = item.partition("-")
-        low, high = (_code(each.strip()) for each in (first, last or first))
+        low, high = (_natural(each.strip()) for each in (first, last or first))
         if not 1 <= low <= high <= _HIGHEST_CODE:
             raise ValueError("list exit codes from 1 to 255, such as 42, 64-78")
         found.update(range(low, high + 1))
@@ -858,7 +859,7 @@ def stop_signals(text: str) -> frozenset[int]:
     found: set[int] = set()
     for name in filter(None, (each.strip().upper() for each in text.split(","))):
         known = getattr(signal, name if name.startswith("SIG") else "SIG" + name, None)
-        number = int(known) if isinstance(known, signal.Signals) else _code(name)
+        number = int(known) if isinstance(known, signal.Signals) else _natural(name)
         if number not in signal.valid_signals() or number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD):
             raise ValueError(
                 f"{name!r} is not a signal that can stop the program; write names or numbers, such as TERM,USR1"
@@ -867,7 +868,8 @@ def stop_signals(text: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def _code(text: str) -> int:
+def _natural(text: str) -> int:
+    """Return the number that a text is, of nine digits at most; 0 for any other text."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER else 0
 
 
@@ -1679,7 +1681,7 @@ class Launcher:
         self._past = Past()
         self._environ = dict(os.environ)
         count = self._environ.get(COUNT, "")
-        self._restarts = int(count) if count.isascii() and count.isdecimal() else 0
+        self._restarts = _natural(count)
         self._stopping, self._stopping_until = 0, 0.0
         self._forwarded = (*FORWARDED, *sorted(options.stop_signals.difference(FORWARDED)))
         self._pid, self._status, self._began = 0, None, 0.0  # type: int, int | None, float
@@ -2044,7 +2046,8 @@ class Launcher:
 
     def _signalled(self, number: int) -> None:
         if number in self._options.stop_signals:
-            lasts = _INTERRUPT_LASTS if number in _INTERRUPTS else float("inf")
+            is_default = self._options.stop_signals is STOPS
+            lasts = _INTERRUPT_LASTS if number in _INTERRUPTS and is_default else float("inf")
             self._stopping, self._stopping_until = number, max(self._stopping_until, time.monotonic() + lasts)
         if self._status is None:  # not reaped yet: no other process has its PID
             with contextlib.suppress(PermissionError):
@@ -2487,7 +2490,7 @@ def _add_restarts(group: argparse._ArgumentGroup) -> None:
         type=_of(stop_signals),
         default=STOPS,
         metavar="SIGNALS",
-        help="signals that stop the container (default TERM,INT,QUIT); add the STOPSIGNAL of its image, such as USR1",
+        help="signals that stop the container (default TERM, and for ten minutes INT,QUIT); add its image's STOPSIGNAL",
     )
     add(
         "--healthy-after",

@@ -93,11 +93,23 @@ async def test_program_that_survives_an_interrupt_is_restarted_when_it_fails_lat
     assert await launcher.ended() == 0
 
 
-@pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]])
-async def test_program_that_fails_while_it_is_stopped_is_not_restarted(launcher: Running, signals: list[int]) -> None:
+_BRIEF = "kubemend_run._INTERRUPT_LASTS = 0.0"
+
+
+@pytest.mark.parametrize(
+    ("signals", "options", "changed"),
+    [
+        ([signal.SIGINT], [], ""),
+        ([signal.SIGINT], ["--stop-signals", "TERM,INT"], _BRIEF),
+        ([signal.SIGTERM], [], _BRIEF),
+        ([signal.SIGTERM, signal.SIGINT], [], _BRIEF),
+    ],
+)
+async def test_program_that_fails_while_it_is_stopped_is_not_restarted(
+    launcher: Running, signals: list[int], options: list[str], changed: str
+) -> None:
     """After SIGTERM also later than an interrupt lasts: the SIGINT that follows changes nothing."""
-    changed = "kubemend_run._INTERRUPT_LASTS = 0.0" if signal.SIGTERM in signals else ""
-    launcher.start("--spare-after", "1h", under=CATCHING, changed=changed)
+    launcher.start("--spare-after", "1h", *options, under=CATCHING, changed=changed)
     await launcher.nth(1, "begin")
     for number, each in enumerate(signals, 1):
         launcher.order(_SURVIVES.format(int(each)))

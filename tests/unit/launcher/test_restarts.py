@@ -22,14 +22,16 @@ async def test_a_trainer_that_failed_is_restarted_with_count_and_reason(launcher
     assert launcher.stdout() == "2 Exit137\n"
 
 
-async def test_the_count_continues_that_of_the_container(launcher: Running) -> None:
-    launcher.environ["KUBEMEND_RESTART_COUNT"] = "4"
+@pytest.mark.parametrize(("count", "next_one"), [("4", "5"), ("", "1"), ("-1", "1"), ("9" * 5000, "1")])
+async def test_the_count_continues_that_of_the_container(launcher: Running, count: str, next_one: str) -> None:
+    """One that is no count, or too long for Python to read, is none."""
+    launcher.environ["KUBEMEND_RESTART_COUNT"] = count
     launcher.start(*COLD)
     launcher.order("sys.exit(1)")
     await launcher.nth(2, "begin")
     launcher.order("print(os.environ['KUBEMEND_RESTART_COUNT']); sys.exit(0)")
     assert await launcher.ended() == 0
-    assert launcher.stdout() == "5\n"
+    assert launcher.stdout() == f"{next_one}\n"
 
 
 async def test_a_program_that_is_not_python_is_restarted(launcher: Running) -> None:
