@@ -145,6 +145,32 @@ async def test_component_runs_a_named_program_by_the_launcher_in_the_agents_imag
         await eventually.true(lambda: read().count("resumed from step") == 2)
 
 
+_BREAKS_ITS_CACHE: Final = f"""
+import os, sys
+folder = os.environ["TRITON_CACHE_DIR"]
+if "KUBEMEND_RESTART_COUNT" not in os.environ:
+    os.makedirs(folder)
+    open(folder + "/broken", "w").close()
+if os.path.exists(folder + "/broken"):
+    sys.exit(3)
+{launching.TRAIN}"""
+
+
+async def test_cache_that_breaks_the_program_is_emptied_in_the_volume_as_kubelet_mounts_it(
+    dev: node.DevNode, observer: Observer
+) -> None:
+    """No agent runs. The launcher recognises the volume by its path on the node."""
+    name = "launched-broken"
+    pod = launching.manifest(name, node=dev.name, gpus=0, program=_BREAKS_ITS_CACHE)
+    (container,) = pod["spec"]["containers"]
+    container.setdefault("env", []).append({"name": "TRITON_CACHE_DIR", "value": f"{launching.CACHE}/trainer/triton"})
+    async with training.made(observer, pod) as running:
+        read = log(observer, name, running)
+        await eventually.true(lambda: "resumed from step" in read())
+        assert f"the cache {launching.CACHE}/trainer is emptied after 2 early failures" in read()
+        assert running.restart_counts["trainer"] == 0
+
+
 @pytest.mark.long
 async def test_a_hang_is_one_of_the_program_and_its_heartbeat_is_watched_again(
     dev: node.DevNode, observer: Observer, own_state: str
