@@ -167,7 +167,16 @@ def ensure_crun() -> Crun:
     which needs 1.14.3. So this is the newest release's, with the libraries of that release: it is linked against
     them by patchelf, because a wrapper would change the name of the process.
     """
-    return Crun(_ensure("crun", _fetch_crun))
+
+    def fetch(target: pathlib.Path, patchelf: pathlib.Path) -> None:
+        with staging(target) as folder:
+            _unpack_linked("crun", suite="stable", patchelf=patchelf, into=folder, target=target)
+            script = Crun(folder).lenient
+            script.parent.mkdir()
+            script.write_text(_LENIENT_CRUN.format(crun=Crun(target).program), encoding="utf-8")
+            script.chmod(0o755)
+
+    return Crun(_ensure_linked("crun", fetch))
 
 
 def ensure_python(version: str) -> pathlib.Path:
@@ -177,11 +186,11 @@ def ensure_python(version: str) -> pathlib.Path:
     """
     name = f"python{version}"
 
-    def fetch(target: pathlib.Path) -> None:
+    def fetch(target: pathlib.Path, patchelf: pathlib.Path) -> None:
         with staging(target) as folder:
-            _unpack_linked(name, suite=PYTHONS[version], program=f"usr/bin/{name}", into=folder, target=target)
+            _unpack_linked(name, suite=PYTHONS[version], patchelf=patchelf, into=folder, target=target)
 
-    return _ensure(name, fetch) / "usr/bin" / name
+    return _ensure_linked(name, fetch) / "usr/bin" / name
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,27 +273,25 @@ def _fetch_containerd(machine: apt.Machine, *, suites: Sequence[str], target: pa
     raise PackagesError(f"no containerd from any of {', '.join(suites)}: {'; '.join(reasons)}")
 
 
-def _fetch_crun(target: pathlib.Path) -> None:
-    """Unpack crun and all its libraries, and let it find them at ``target``."""
-    with staging(target) as folder:
-        _unpack_linked("crun", suite="stable", program="usr/bin/crun", into=folder, target=target)
-        script = Crun(folder).lenient
-        script.parent.mkdir()
-        script.write_text(_LENIENT_CRUN.format(crun=Crun(target).program), encoding="utf-8")
-        script.chmod(0o755)
+def _ensure_linked(name: str, fetch: Callable[[pathlib.Path, pathlib.Path], None]) -> pathlib.Path:
+    """Return the folder of that name, which ``fetch`` creates with patchelf if it is missing. Raises PackagesError."""
+    target = DEFAULT_CACHE / platform.machine() / name
+    if target.is_dir():
+        return target
+    patchelf = _ensure_unpacked("patchelf", packages=("patchelf",)) / "usr/bin/patchelf"
+    return _ensure(name, lambda folder: fetch(folder, patchelf))
 
 
-def _unpack_linked(package: str, *, suite: str, program: str, into: pathlib.Path, target: pathlib.Path) -> None:
-    """Unpack a package and all its libraries ``into`` a folder, and let its program find them at ``target``."""
-    machine = apt.this_machine()
-    apt.unpack_with_dependencies(machine, suite=suite, packages=(package,), into=into)
-    with tempfile.TemporaryDirectory(dir=target.parent) as tools:
-        apt.unpack(machine, suite=machine.codename, packages=("patchelf",), into=pathlib.Path(tools))
-        loader = next(into.glob("**/lib/*/ld-linux-*.so.*")).relative_to(into)  # below usr since bookworm
-        folders = ":".join(str(target / each / loader.parent.name) for each in ("usr/lib", "lib"))
-        command = (f"{tools}/usr/bin/patchelf", "--set-interpreter", str(target / loader))
-        libraries = ("--force-rpath", "--set-rpath", folders, str(into / program))
-        subprocess.run((*command, *libraries), check=True, timeout=30, capture_output=True)
+def _unpack_linked(
+    package: str, *, suite: str, patchelf: pathlib.Path, into: pathlib.Path, target: pathlib.Path
+) -> None:
+    """Unpack a package and its libraries ``into`` a folder; its program of that name will find them at ``target``."""
+    apt.unpack_with_dependencies(apt.this_machine(), suite=suite, packages=(package,), into=into)
+    loader = next(into.glob("**/lib/*/ld-linux-*.so.*")).relative_to(into)  # below usr since bookworm
+    folders = ":".join(str(target / each / loader.parent.name) for each in ("usr/lib", "lib"))
+    link = ("--set-interpreter", str(target / loader), "--force-rpath", "--set-rpath", folders)
+    program = into / "usr/bin" / package
+    subprocess.run((str(patchelf), *link, str(program)), check=True, timeout=30, capture_output=True)
 
 
 def _check_runs(program: pathlib.Path, *, what: str) -> None:
