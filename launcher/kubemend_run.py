@@ -865,6 +865,8 @@ def stop_signals(text: str) -> frozenset[int]:
                 f"{name!r} is not a signal that can stop the program; write names or numbers, such as TERM,USR1"
             )
         found.add(number)
+    if not found:
+        raise ValueError("name at least one signal, or the launcher would restart a program that SIGTERM has ended")
     return frozenset(found)
 
 
@@ -1530,7 +1532,7 @@ class Spare:
         self.guilty = self.hopeless = False
         self.prepares, self.preparing, self.prepared, self.unprepared = prepares, False, False, False
         self.ready = self.was_ready = self.released = self.examined = self.closed = False
-        self.pipe = os.readlink(f"/proc/self/fd/{status}")
+        self.pipe = f"pipe:[{os.fstat(status).st_ino}]"
         self.ended: int | None = None
         self.paused, self.free = False, False
         self.toggle_at = time.monotonic()

@@ -211,6 +211,7 @@ async def test_a_program_that_cannot_be_started_ends_the_launcher(
         ("--fatal-exit-codes=0", "list exit codes from 1 to 255"),
         ("--max-restarts=-1", "'-1' is not a number"),
         ("--stop-signals=TERM,KILL", "'KILL' is not a signal that can stop the program"),
+        ("--stop-signals=,", "name at least one signal"),
         ("--stop-signals=0", "'0' is not a signal that can stop the program"),
         ("--spare-cpu=0", "percentage from 1 to 100"),
     ],
