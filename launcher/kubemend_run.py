@@ -2293,9 +2293,9 @@ class Launcher:
             self._check_memory(spare, descendants(processes(), spare.pid) if counts_children else ())
 
     def _examine(self, spare: Spare) -> None:
-        """Check devices and memory of a spare whose imports are done, and of its child processes."""
+        """Check devices and memory of a spare whose imports are done, and of the processes that it has started."""
         spare.examined = spare.ready
-        below = descendants(processes(), spare.pid)
+        below = [each for each in self._processes_of(spare) if each.pid != spare.pid]
         prefixes = tuple(each for each in self._options.spare_devices.split(":") if each)
         for pid in (spare.pid, *(each.pid for each in below)):
             device = device_of(pid, prefixes)

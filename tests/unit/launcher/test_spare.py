@@ -276,6 +276,20 @@ async def test_what_the_imports_of_a_dropped_spare_have_started_is_killed(launch
     assert await launcher.ended() == 0
 
 
+async def test_daemon_of_a_spare_that_uses_a_device_is_killed_with_it(launcher: Running) -> None:
+    (launcher.folder / "nvidia0").touch()
+    opens = DAEMONIZE.replace("os.close(lock.fileno())", "handle = open('nvidia0')")
+    head = "import events, os, signal\nif 'begin' in open('events').read():\n"
+    launcher.write("forks.py", head + textwrap.indent(opens, "    "))
+    launcher.program("import forks")
+    launcher.start("--spare-devices", f"{launcher.folder}/nvidia")
+    daemon = await launcher.nth(1, "daemon")
+    await launcher.said(f"the spare is dropped: it uses {launcher.folder}/nvidia0")
+    await eventually.true(lambda: not alive(daemon))
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
 _HELPER = "import events, signal; events.say('daemon'); print(flush=True); signal.pause()"
 _CHILD = f"subprocess.Popen([sys.executable, '-c', {_HELPER!r}], stdout=subprocess.PIPE).stdout.readline()\n"
 
