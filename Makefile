@@ -92,6 +92,7 @@ format: venv  ## format the code and fix simple lint errors
 	ruff check --fix .
 
 bench: devnode kubernetes  ## every strategy against the bare calls, device fault to pod condition, gangs, the hub, other projects, as JSON
+	python -m bench.exits
 	python -m bench.restart
 	python -m bench.reruns
 	python -m bench.health

@@ -148,6 +148,7 @@ class HubServiceEnv:
             caps=caps,
         )
         self.hub = Hub(self.service, options=options or HubOptions(address="127.0.0.1:0"))
+        self.bundle = _CA.certificate_pem.decode()
         self._stack = contextlib.AsyncExitStack()
         self.port = 0
 
