@@ -33,6 +33,7 @@ log = structlog.get_logger(__name__)
 
 _NAME: Final = pb.DESCRIPTOR.services_by_name["Coordination"].full_name
 _BYTES_OF_A_MESSAGE: Final = 4096
+_GOLDEN: Final = 0.6180339887498949
 _ENDS_A_STREAM: Final = (RefusedError, grpc.aio.BaseError)
 _NOT_LEADING: Final = "this replica does not lead. Connect to another one"
 
@@ -45,7 +46,7 @@ class Rules:
     - ``streams_of_node``: calls of one node, including ended ones that it has not read to the end
     - ``waiting``: messages queued for an agent
     - ``rate``: of an agent's messages
-    - ``review_seconds``: after these its token is reviewed again
+    - ``review_seconds``: after these at most its token is reviewed again
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -208,7 +209,7 @@ class Coordination:
             most=self._rules.waiting,
             bucket=Bucket(self._rules.rate, now=now),
         )
-        stream.review_at = now + self._rules.review_seconds
+        stream.review_at = now + first_review_after(caller.number, seconds=self._rules.review_seconds)
         return stream
 
     def _leading(self) -> bytes:
@@ -241,6 +242,16 @@ class Coordination:
             self._calls[node] -= 1
             if not self._calls[node]:
                 del self._calls[node]
+
+
+def first_review_after(number: int, *, seconds: float) -> float:
+    """Return after how many seconds the token of a stream with this number is first reviewed: half of them, or more.
+
+    All agents connect at once, as after a change of leader. Without a spread their reviews, each a request to the API
+    server, would keep the hub from its rounds for seconds, again and again. Multiples of the golden ratio fill the time
+    evenly, however many there are.
+    """
+    return seconds * (0.5 + number * _GOLDEN % 1 / 2)
 
 
 async def _abort(context: Context, ending: Ending) -> Never:

@@ -3,17 +3,19 @@
 import base64
 import json
 import math
+from collections import Counter
 from typing import Any
 
 import grpc
 import pytest
 
 from kubemend.common.kube import errors
-from kubemend.controller.hub import identity
+from kubemend.controller.hub import identity, service
 from kubemend.controller.hub.identity import Identities, Memory
 from kubemend.controller.hub.ports import Identity
 from kubemend.controller.hub.refusals import Reason, RefusedError
 from kubemend.controller.hub.service import Rules
+from kubemend.controller.hub.streams import Stream
 from kubemend.controller.model.members import NodeName
 from tests.unit.controller.hub import words
 from tests.unit.controller.hub.env import HubServiceEnv
@@ -180,6 +182,23 @@ async def test_caller_with_other_token_gets_no_session(
     assert (await agent.ended())[0] is grpc.StatusCode[code]
     assert not env.engine.heard
     assert env.counted() == {reason: 1}
+
+
+@pytest.mark.parametrize("first", [1, 40_000])
+def test_agents_that_connect_at_once_are_not_reviewed_at_once(first: int) -> None:
+    after = [service.first_review_after(number, seconds=300.0) for number in range(first, first + 5000)]
+    assert min(after) >= 150.0
+    assert max(after) < 300.0
+    in_a_second = Counter(map(int, after))
+    assert max(in_a_second.values()) <= 2 * 5000 / 150, "twice as many as on average"
+
+
+async def test_streams_of_two_agents_are_reviewed_at_different_times(env: HubServiceEnv) -> None:
+    _, first = await env.session("node-1")
+    _, second = await env.session("node-2")
+    assert isinstance(first, Stream)
+    assert isinstance(second, Stream)
+    assert abs(first.review_at - second.review_at) > 30.0
 
 
 async def test_token_of_living_stream_is_reviewed_again() -> None:
