@@ -129,7 +129,8 @@ class Fleet:
 @asynccontextmanager
 async def fleet(places: Sequence[Place]) -> AsyncIterator[Fleet]:
     """Start the processes for the agents."""
-    share = files_per_process()
+    count = -(-len(places) // files_per_process())
+    share = -(-len(places) // count)
     shares = [places[at : at + share] for at in range(0, len(places), share)]
     children: list[asyncio.subprocess.Process] = []
     try:
