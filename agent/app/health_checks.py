@@ -3,7 +3,6 @@
 The modules of the socket are loaded only if it is set.
 """
 
-import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
@@ -68,12 +67,10 @@ class HealthChecks:
         access: aio.Promise[RuntimeAccess],
         holders: ports.Holders,
         verdicts_of: VerdictsOf,
-        now: Callable[[], float] = time.time,
     ) -> None:
         self._access = access
         self._holders = holders
         self._verdicts_of = verdicts_of
-        self._now = now
 
     async def of(self, container: ContainerId) -> Answer | Undetermined:
         """Answer for the pod of this container, about all devices of the pod and no others."""
@@ -92,5 +89,5 @@ class HealthChecks:
             verdicts.own,
             near=verdicts.near,
             all_known=not any(map(convert.hides_gpu, held)),
-            now=self._now(),
+            returning=verdicts.returning,
         )

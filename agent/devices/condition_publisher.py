@@ -10,6 +10,7 @@ from typing import Protocol
 
 from kubemend.agent import ports
 from kubemend.agent.devices import pod_conditions
+from kubemend.agent.devices.steady_times import SteadyTimes
 from kubemend.agent.devices.verdict_store import VerdictStore, gpu_keys
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.verdicts import Verdict
@@ -29,10 +30,14 @@ class Node(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PodVerdicts:
-    """The verdicts of a pod's own devices, and of the NICs near its GPUs."""
+    """The verdicts of a pod's own devices, and of the NICs near its GPUs.
+
+    ``returning`` are those of its own that may come back by themselves (``pod_conditions.may_come_back``).
+    """
 
     own: Sequence[Verdict]
     near: Sequence[Verdict]
+    returning: frozenset[str]
 
 
 class ConditionPublisher:
@@ -50,7 +55,9 @@ class ConditionPublisher:
         node: Node | None = None,
         period: float = 10.0,
         now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``now`` is Unix time; ``clock`` counts the time for which a verdict has held, however that is set."""
         self._nics = nics
         self._node = node
         self._verdict_store = verdict_store
@@ -59,7 +66,8 @@ class ConditionPublisher:
         self._holders = holders
         self._reporter = reporter
         self._period = period
-        self._now = now
+        self._clock = clock
+        self._times = SteadyTimes(now=now, clock=clock)
         self._wake = asyncio.Event()
         self._wake.set()  # publish the verdicts of a previous agent at once
         self._holders_changed = True
@@ -109,11 +117,19 @@ class ConditionPublisher:
 
     def _publish_of(self, pod: PodRef, names: set[str]) -> None:
         verdicts = self._pod_verdicts(names)
-        for condition in pod_conditions.for_devices(verdicts.own, near=verdicts.near, now=self._now()):
+        for condition in pod_conditions.for_devices(verdicts.own, near=verdicts.near, returning=verdicts.returning):
             self._reporter.set(pod, condition)
 
     def _pod_verdicts(self, names: set[str]) -> PodVerdicts:
-        return PodVerdicts(own=self._verdicts(names), near=self._verdicts(self._nics.nics_for_gpus(names) - names))
+        own = self._verdicts(names)
+        return PodVerdicts(
+            own=own,
+            near=self._verdicts(self._nics.nics_for_gpus(names) - names),
+            returning=frozenset(each.device for each in own if pod_conditions.may_come_back(each, age=self._age(each))),
+        )
+
+    def _age(self, verdict: Verdict) -> float:
+        return self._clock() - self._times.of((verdict.device, verdict.reason), last_seen=verdict.since)
 
     def _forget_named(self) -> None:
         """Drop deleted pods and pods whose device has recovered."""

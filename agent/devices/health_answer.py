@@ -11,11 +11,10 @@ gRPC error: the check then counts as unavailable and is skipped, with a warning 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kubemend.agent.devices import pod_conditions
 from kubemend.agent.model.verdicts import Health, Verdict
 
 FAILED: Final = 2
@@ -42,13 +41,16 @@ class Undetermined:
     reason: str
 
 
-def of(own: Sequence[Verdict], *, near: Sequence[Verdict] = (), all_known: bool, now: float) -> Answer | Undetermined:
+def of(
+    own: Sequence[Verdict], *, near: Sequence[Verdict] = (), all_known: bool, returning: Collection[str] = ()
+) -> Answer | Undetermined:
     """Answer for a pod that holds these devices.
 
     ``near`` are NICs next to its GPUs, which it may or may not use: those with a fault are listed, and never fail the
-    check. ``all_known``: whether ``own`` has every GPU that the pod holds. ``now`` is Unix time.
+    check. ``all_known``: whether ``own`` has every GPU that the pod holds. ``returning`` are devices that may come back
+    by themselves (``pod_conditions.may_come_back``).
     """
-    failed = [verdict for verdict in own if must_not_be_used(verdict, now=now)]
+    failed = [verdict for verdict in own if must_not_be_used(verdict, returning=returning)]
     if not failed:
         if not all_known:
             return Undetermined("kubelet names a GPU of the pod in a form that cannot be matched with a device")
@@ -72,12 +74,12 @@ def of(own: Sequence[Verdict], *, near: Sequence[Verdict] = (), all_known: bool,
     )
 
 
-def must_not_be_used(verdict: Verdict, *, now: float) -> bool:
+def must_not_be_used(verdict: Verdict, *, returning: Collection[str]) -> bool:
     """Return whether a fault forbids starting a process on the device.
 
     A link that has just gone down does not: most come back by themselves.
     """
-    return not verdict.action.leaves_device_usable and not pod_conditions.may_come_back(verdict, now=now)
+    return not verdict.action.leaves_device_usable and verdict.device not in returning
 
 
 def _fields(verdict: Verdict) -> dict[str, str | float]:

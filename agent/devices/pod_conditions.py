@@ -1,6 +1,6 @@
 """Build pod conditions from verdicts and restarts. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
@@ -20,13 +20,13 @@ LINK_GRACE_PERIOD = 60.0
 
 
 def for_devices(
-    verdicts: Sequence[Verdict], *, now: float, near: Sequence[Verdict] = ()
+    verdicts: Sequence[Verdict], *, near: Sequence[Verdict] = (), returning: Collection[str] = ()
 ) -> tuple[Condition, Condition]:
     """Return ``DevicesHealthy`` and ``DeviceFailure`` of a pod that holds these devices (at least one).
 
     ``near`` are NICs next to its GPUs, which it may or may not use. Their faults are published, but never fail the pod,
     and an unknown state of theirs is ignored. ``DeviceFailure`` is True only if no restart on this node can help, so a
-    Job's podFailurePolicy can use it. ``now`` is Unix time.
+    Job's podFailurePolicy can use it. ``returning`` are devices that ``may_come_back``.
     """
     own = max(verdicts, key=_severity)
     faulty = [verdict for verdict in near if verdict.health in (Health.DEGRADED, Health.UNHEALTHY)]
@@ -38,7 +38,7 @@ def for_devices(
         Health.UNHEALTHY: ConditionStatus.FALSE,
     }[worst.health]
     message = f"{len(verdicts)} devices healthy" if worst.health is Health.HEALTHY else _about(worst)
-    moves = own.action in _MUST_MOVE and not may_come_back(own, now=now)
+    moves = own.action in _MUST_MOVE and own.device not in returning
     return (
         Condition(conditions.DEVICES_HEALTHY, status, worst.reason, message),
         Condition(
@@ -50,9 +50,9 @@ def for_devices(
     )
 
 
-def may_come_back(verdict: Verdict, *, now: float) -> bool:
-    """Return whether the verdict is only that of a link which has just gone down. ``now`` is Unix time."""
-    return verdict.reason in _LINKS and now - verdict.since < LINK_GRACE_PERIOD
+def may_come_back(verdict: Verdict, *, age: float) -> bool:
+    """Return whether the verdict is only that of a link which has just gone down. It has held for ``age`` seconds."""
+    return verdict.reason in _LINKS and age < LINK_GRACE_PERIOD
 
 
 def _severity(verdict: Verdict) -> tuple[int, int]:

@@ -44,9 +44,7 @@ class Env(NodeEnv):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.devices.inventory = DeviceInventory(gpus=GPUS, complete=True)
-        self.checks = HealthChecks(
-            access=self.access, holders=self.holders, verdicts_of=self.publisher().verdicts_of, now=lambda: NOW
-        )
+        self.checks = HealthChecks(access=self.access, holders=self.holders, verdicts_of=self.publisher().verdicts_of)
 
     def breaks(self, gpu: Gpu, code: str, action: ActionClass = ActionClass.REBOOT_NODE) -> None:
         finding = Finding(

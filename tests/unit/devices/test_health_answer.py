@@ -12,15 +12,14 @@ from kubemend.agent.devices.health_answer import Answer, Undetermined
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.verdicts import Health, Verdict
 
-NOW = 1000.0
 GOOD = Verdict("GPU-0", Health.HEALTHY, ActionClass.NONE, "Healthy", "answers")
 SLOW = Verdict("GPU-1", Health.DEGRADED, ActionClass.OBSERVE, "Throttled", "hot for 3 min")
 CRASHED = Verdict("GPU-2", Health.DEGRADED, ActionClass.RESTART_APP, "Xid31", "Xid 31")
 OPEN = Verdict("GPU-3", Health.UNKNOWN, ActionClass.ASK_DRIVER, "Xid95", "Xid 95")
 BROKEN = Verdict("GPU-4", Health.UNHEALTHY, ActionClass.RESET_DEVICE, "Xid48", "Xid 48", since=900.0)
 UNKNOWN = Verdict("GPU-5", Health.UNKNOWN, ActionClass.NONE, "NotProven", "the driver could not be queried")
-DOWN = Verdict("0000:18:00.0", Health.UNHEALTHY, ActionClass.REPLACE, "LinkDown", "no carrier", since=NOW - 61)
-JUST_DOWN = Verdict("0000:19:00.0", Health.UNHEALTHY, ActionClass.REPLACE, "LinkDown", "no carrier", since=NOW - 59)
+DOWN = Verdict("0000:18:00.0", Health.UNHEALTHY, ActionClass.REPLACE, "LinkDown", "no carrier", since=930.0)
+JUST_DOWN = Verdict("0000:19:00.0", Health.UNHEALTHY, ActionClass.REPLACE, "LinkDown", "no carrier", since=940.0)
 ALL = (GOOD, SLOW, CRASHED, OPEN, BROKEN, UNKNOWN, DOWN, JUST_DOWN)
 FAILING = {OPEN.device, BROKEN.device, DOWN.device}
 
@@ -37,7 +36,7 @@ def nvrx_joins(answer: Answer) -> bool:
 
 
 def determined(*own: Verdict, near: tuple[Verdict, ...] = ()) -> tuple[Answer, dict[str, Any]]:
-    found = health_answer.of(own, near=near, all_known=True, now=NOW)
+    found = health_answer.of(own, near=near, all_known=True, returning={JUST_DOWN.device})
     assert isinstance(found, Answer)
     return found, json.loads(found.output)
 
@@ -89,7 +88,7 @@ def test_fault_of_a_nic_nearby_is_listed_and_does_not_fail_the_check() -> None:
     ],
 )
 def test_unknown_state_is_no_answer(own: list[Verdict], all_known: bool, reason: str) -> None:
-    found = health_answer.of(own, all_known=all_known, now=NOW)
+    found = health_answer.of(own, all_known=all_known, returning={JUST_DOWN.device})
     assert isinstance(found, Undetermined)
     assert reason in found.reason
 
@@ -109,7 +108,7 @@ def test_text_of_a_message_is_short_and_valid_unicode() -> None:
 def test_nvrx_joins_only_with_devices_that_are_all_known_and_usable(
     own: list[Verdict], near: tuple[Verdict, ...], all_known: bool
 ) -> None:
-    found = health_answer.of(own, near=near, all_known=all_known, now=NOW)
+    found = health_answer.of(own, near=near, all_known=all_known, returning={JUST_DOWN.device})
     fails = any(verdict.device in FAILING for verdict in own)
     proven = bool(own) and all_known and UNKNOWN not in own
     if isinstance(found, Undetermined):
@@ -124,8 +123,8 @@ def test_nvrx_joins_only_with_devices_that_are_all_known_and_usable(
 
 @given(own=st.lists(st.sampled_from(ALL), min_size=1, unique=True))
 def test_pod_with_device_failure_fails_the_check(own: list[Verdict]) -> None:
-    _, failure = pod_conditions.for_devices(own, now=NOW)
-    found = health_answer.of(own, all_known=True, now=NOW)
+    _, failure = pod_conditions.for_devices(own, returning={JUST_DOWN.device})
+    found = health_answer.of(own, all_known=True, returning={JUST_DOWN.device})
     if failure.status.value == "True":
         assert isinstance(found, Answer)
         assert not nvrx_joins(found)

@@ -36,17 +36,23 @@ TRUE, FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
 def test_conditions_of_a_pod(
     held: list[Verdict], near: list[Verdict], healthy: tuple[object, str], failure: tuple[object, str]
 ) -> None:
-    devices, fails = pod_conditions.for_devices(held, near=near, now=1000.0)
+    devices, fails = pod_conditions.for_devices(held, near=near)
     assert ((devices.status, devices.reason), (fails.status, fails.reason)) == (healthy, failure)
 
 
 def test_message_names_worst_device() -> None:
-    devices, fails = pod_conditions.for_devices([LOST], near=[DOWN], now=1000.0)
+    devices, fails = pod_conditions.for_devices([LOST], near=[DOWN])
     assert devices.message.startswith("0000:18:00.0: mlx5_0 has no carrier")
     assert fails.message.startswith("GPU-2: Xid 79")
 
 
 def test_link_down_fails_pod_only_after_patience() -> None:
-    for seconds, status in ((pod_conditions.LINK_GRACE_PERIOD - 1, FALSE), (pod_conditions.LINK_GRACE_PERIOD, TRUE)):
-        devices, fails = pod_conditions.for_devices([DOWN], now=DOWN.since + seconds)
+    for returning, status in (({DOWN.device}, FALSE), (set(), TRUE)):
+        devices, fails = pod_conditions.for_devices([DOWN], returning=returning)
         assert (devices.status, fails.status) == (FALSE, status)
+
+
+def test_only_a_link_that_has_just_gone_down_may_come_back() -> None:
+    patience = pod_conditions.LINK_GRACE_PERIOD
+    assert [pod_conditions.may_come_back(DOWN, age=age) for age in (0.0, patience - 1, patience)] == [True, True, False]
+    assert not pod_conditions.may_come_back(LOST, age=0.0)
