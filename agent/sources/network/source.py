@@ -37,6 +37,9 @@ log = structlog.get_logger(__name__)
 
 _SUBSYSTEMS = ("pci", "infiniband")
 _ACTIONS = ("add", "remove", "bind", "unbind", "move")
+_LATE = 1.0
+"""Seconds. If a state has been due to change for longer, the agent has not run, and has not seen the NICs."""
+
 _NEEDED = frozenset({component_status.SYSFS, *(channel.value for channel in ChannelName)})
 
 
@@ -119,6 +122,9 @@ class NetworkSource:
         self._scanned: tuple[Nic, ...] = ()
         self._needed = asyncio.Event()  # set when there are NICs, so their links must be followed
         self._judged = asyncio.Event()
+        self._unwatched = 0.0  # seconds in which the agent has not run, and which count for no rule
+        self._deferred = False
+        self._folded_at = 0.0
 
     @property
     def inventory(self) -> NicInventory:
@@ -252,13 +258,15 @@ class NetworkSource:
         while True:
             self._judged.clear()
             try:
-                async with asyncio.timeout_at(rules.due(self._state)):
+                due = rules.due(self._state)
+                async with asyncio.timeout_at(due + self._unwatched if due is not None else None):
                     await self._judged.wait()
             except TimeoutError:
                 self._fold(())
 
     def _fold(self, readings: Iterable[NicReading]) -> None:
-        self._state, changes = rules.observe(self._state, readings, now=time.monotonic(), limits=self._limits)
+        now = self._folded_at = self._now()
+        self._state, changes = rules.observe(self._state, readings, now=now, limits=self._limits)
         self._judged.set()
         memory = rules.known(self._state, boot_id=self._memory.boot_id)
         if memory != self._memory:
@@ -267,6 +275,17 @@ class NetworkSource:
         for change in changes:
             with contained.within(contained.Part.DEVICE, type(change).__name__):
                 self._findings.emit(change)
+
+    def _now(self) -> float:
+        """Return the time of the rules. A state that is overdue gets the time of one more reading, but only once."""
+        now, due = time.monotonic() - self._unwatched, rules.due(self._state)
+        self._deferred = due is not None and now - due > _LATE and not self._deferred
+        if due is None or not self._deferred:
+            return now
+        last = max(self._folded_at, due - _LATE)
+        self._unwatched += now - last
+        self._schedule.want(Task.SCAN, Task.PORTS)
+        return last
 
 
 def _without(memory: NicMemory, ignored: frozenset[str]) -> NicMemory:

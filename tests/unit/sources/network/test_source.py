@@ -3,19 +3,22 @@
 import dataclasses
 import errno
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from kubemend.agent.health.nic.hysteresis import FaultState
 from kubemend.agent.health.nic.nic_inventory_state import NicMemory
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import PciAddress
 from kubemend.agent.model.findings import FindingKind, Source
 from kubemend.agent.sources.network.source import Periods
 from kubemend.common.components import ComponentState
+from tests import eventually
 from tests.fakes.netlink import FakeKernel
-from tests.fakes.nic_node import BOOT, ONE, TWO, NicNode, Notes
+from tests.fakes.nic_node import BOOT, ONE, QUICK, TWO, NicNode, Notes
 from tests.fakes.sysfs_tree import DOWN, FakePort, SysfsTree
 
 SELDOM = Periods(ports=3600.0, details=3600.0, scan=3600.0, deadline=60.0, retry=0.05)
@@ -197,6 +200,28 @@ async def test_roce_port_is_checked_when_its_netdev_changes(node: NicNode, notes
         node.tree.port("mlx5_0", FakePort("Ethernet", state=DOWN))
         kernel.carrier("eth1", up=False)
         await emitted(notes, FindingKind.RDMA_PORT_DOWN)
+
+
+@pytest.mark.parametrize(("stays", "kinds"), [(False, set()), (True, {FindingKind.RDMA_PORT_DOWN})])
+async def test_agent_that_was_stopped_reads_a_port_again_before_it_is_down(
+    node: NicNode, notes: Notes, monkeypatch: pytest.MonkeyPatch, stays: bool, kinds: set[FindingKind]
+) -> None:
+    node.nic(ONE, "eth1")
+    node.tree.rdma(ONE, "mlx5_0", FakePort("Ethernet"))
+    limits = dataclasses.replace(QUICK, roce_down_delay=5.0)
+    async with node.running(notes, limits=limits) as source:
+
+        def fault() -> FaultState:
+            return source._state[PciAddress.parse(ONE)].fault_states[FindingKind.RDMA_PORT_DOWN, "mlx5_0/1"]
+
+        await is_over(notes, FindingKind.RDMA_PORT_DOWN)
+        node.tree.port("mlx5_0", FakePort("Ethernet", state=DOWN))
+        await eventually.true(lambda: fault().begins_at is not None)
+        if not stays:
+            node.tree.port("mlx5_0", FakePort("Ethernet"))
+        monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + 20.0)
+        await eventually.true(lambda: fault().emitted is True if stays else fault().begins_at is None)
+    assert {finding.kind for finding in notes.findings} - {FindingKind.FAULT_OVER} == kinds
 
 
 async def test_roce_port_of_disabled_netdev_is_not_a_fault(node: NicNode, notes: Notes, kernel: FakeKernel) -> None:
