@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kubemend.agent.restart import admission
+from kubemend.agent.restart import admission, stuck
 from kubemend.common import aio
 
 Judge = Callable[[], admission.Decision | None]
@@ -26,7 +26,8 @@ class DeviceHealth:
 
     judge: Judge
     timeout: float
-    _held_since: float | None = field(default=None, init=False)
+    _held: float = field(default=0.0, init=False)
+    _judged_at: float | None = field(default=None, init=False)
 
     def unusable(self) -> str:
         """Return why nothing may start on the devices, for good; empty if something may, or that is undecided."""
@@ -43,14 +44,17 @@ class DeviceHealth:
         while (decision := self.judge()) is not None:
             if decision.verb is not admission.Verb.POSTPONE:
                 return False
-            if self._held_since is None:
-                self._held_since = clock()
+            if self._judged_at is None:
+                self._judged_at = clock()
             if self._is_overdue() or (until is not None and clock() >= until):
                 return False
             await backoff.wait()
-        self._held_since = None
+        self._held, self._judged_at = 0.0, None
         return True
 
     def _is_overdue(self) -> bool:
+        if self._judged_at is None:
+            return False
         now = asyncio.get_running_loop().time()
-        return self._held_since is not None and now - self._held_since >= self.timeout
+        self._held, self._judged_at = self._held + stuck.watched(self._judged_at, now), now
+        return self._held >= self.timeout

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from kubemend.agent.actuator.device_health import DeviceHealth
 from kubemend.agent.actuator.device_release import ReleaseGates, Timeouts
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.model.actions import ActionClass
@@ -112,3 +113,26 @@ async def test_answer_that_does_not_come_starts_nothing(cri_env: CriEnv, order: 
     assert outcome.result is Result.DEVICE_NOT_USABLE
     assert outcome.detail == "only the driver knows whether the device is usable"
     assert await cri_env.running() == []
+
+
+async def test_time_in_which_the_agent_was_stopped_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = asyncio.Queue[None]()
+    action = ActionClass.ASK_DRIVER
+
+    def judge() -> admission.Decision | None:
+        judged.put_nowait(None)
+        return admission.by_device(admission.Cause("Xid43", "Xid 43", happened_at=0.0, action=action))
+
+    health = DeviceHealth(judge, timeout=30.0)
+    async with asyncio.timeout(60):
+        allows = asyncio.create_task(health.allows_start(timeout=None))
+        for _ in range(2):
+            await judged.get()
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "time", lambda now=loop.time: now() + 3600.0)
+    async with asyncio.timeout(60):
+        for _ in range(2):
+            await judged.get()
+        assert not health.unusable()
+        action = ActionClass.RESTART_APP
+        assert await allows
