@@ -86,6 +86,8 @@ def renewed(state: GpuVitals) -> GpuVitals:
 
 
 def _next(before: EmittedState, judged: Judgement, *, sample: Sample) -> EmittedState:
+    if judged.holds is None:
+        return replace(before, turning=None)
     if judged.holds == before.held:
         same = judged.mark == before.mark or sample.now - before.emitted_at < sample.limits.report_interval
         steady = replace(before, turning=None)

@@ -12,11 +12,11 @@ from kubemend.agent.health.gpu.record import Record
 class Judgement:
     """Whether a fault holds; ``after`` is for how many seconds that must be so before it is emitted.
 
-    A changed ``mark`` makes a changed ``text`` worth emitting again. ``codes`` are the codes that hold, for kinds that
-    have codes.
+    ``holds`` None: the value shows neither its beginning nor its end, and both take their whole time again. A changed
+    ``mark`` makes a changed ``text`` worth emitting again. ``codes`` are the codes that hold, for kinds with codes.
     """
 
-    holds: bool
+    holds: bool | None
     text: str = ""
     after: float = 0.0
     mark: object = None
@@ -25,6 +25,10 @@ class Judgement:
 
 OVER = Judgement(holds=False)
 """The fault is absent, by evidence that needs no delay: a flag that only a reset lowers, a window that stayed clean."""
+
+
+BETWEEN = Judgement(holds=None)
+"""The fault remains as it is: the value is below the limit at which it begins, and above the one at which it ends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from kubemend.agent.health.gpu.judgement import OVER, Judgement, Rule, Sample
+from kubemend.agent.health.gpu.judgement import BETWEEN, OVER, Judgement, Rule, Sample
 from kubemend.agent.health.gpu.readings import Vital
 from kubemend.agent.model.findings import FindingKind
 
@@ -31,8 +31,10 @@ def _hot(sample: Sample) -> Judgement | None:
     if hot:
         text = f"{' and '.join(hot)} at the temperature limit"
         return Judgement(holds=True, text=text, after=sample.limits.hot_begin, mark=tuple(hot))
-    cool = bool(ways) and all(distance >= sample.limits.hot_release for _, distance in ways)
-    return sample.settled if cool else None
+    if not ways:
+        return None
+    cool = all(distance >= sample.limits.hot_release for _, distance in ways)
+    return sample.settled if cool else BETWEEN
 
 
 def _gpu_distance(sample: Sample) -> int | None:

@@ -335,6 +335,21 @@ def test_temperature_between_hot_and_cool_changes_nothing() -> None:
     assert gpu.of(FindingKind.HOT) == [True]
 
 
+def test_peaks_with_time_between_hot_and_cool_are_neither_heat_nor_its_end() -> None:
+    peak, between, cool = (but({Vital.TEMPERATURE_MARGIN: margin}) for margin in (-3, 1, 25))
+    gpu = Watched()
+    for vitals in (peak, between, peak, between):
+        gpu.poll(vitals)
+        gpu.poll(between, seconds=HOUR)
+    assert FindingKind.HOT not in begun(gpu.emitted)
+
+    gpu.poll(peak, seconds=HOUR)
+    for vitals in (cool, between, cool, between):
+        gpu.poll(vitals)
+        gpu.poll(between, seconds=HOUR)
+    assert gpu.of(FindingKind.HOT) == [True]
+
+
 @pytest.mark.parametrize("share", [0.5, 0.7])
 def test_throttling_is_judged_by_its_share_of_time(share: float) -> None:
     gpu = Watched()
