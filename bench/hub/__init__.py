@@ -7,7 +7,7 @@ sends all agents messages of the same lengths over the same connections, and rea
 agents are added that do not read the orders of their rounds.
 
 With more agents than the hub may have connections (three open files each), several share one. With ``--part``, rounds
-of a gang of so many of the agents come in turns with those of all.
+of a gang of so many of the agents come in turns with those of all, and no agent is slow.
 
 Prints JSON. ``ratio`` is the median time from a fault to the last release, sent and answered, over that of the two bare
 broadcasts. ``growth`` has the same of all agents over a part of them. The goals are in ``bench.goals``.

@@ -79,9 +79,7 @@ async def measure(*, agents: int, part: int, rounds: int, log: Path) -> dict[str
             await bench.rounds(1)  # the first finds all caches cold
             alone, bare, of_part = await bench.compared(rounds, part=part)
             busy = footprint.of(hub)
-            await fleet.disturb(api.disturbers)
-            disturbed = await bench.rounds(rounds)
-            return {
+            reported: dict[str, Any] = {
                 "agents": agents,
                 "cores": os.cpu_count(),
                 "load_before": load,
@@ -93,9 +91,13 @@ async def measure(*, agents: int, part: int, rounds: int, log: Path) -> dict[str
                 "alone": alone.figures(),
                 "bare_broadcast": bare.figures(),
                 "ratio": _ratio(alone.answered, bare.answered),
-                "growth": _growth(alone, of_part, agents=agents, part=part) if part else None,
-                "with_a_deaf_and_a_slow_agent": {**disturbed.figures(), "times_dropped": await fleet.dropped()},
             }
+            if part:
+                return reported | {"growth": _growth(alone, of_part, agents=agents, part=part)}
+            await fleet.disturb(api.disturbers)
+            disturbed = await bench.rounds(rounds)
+            slow = {**disturbed.figures(), "times_dropped": await fleet.dropped()}
+            return reported | {"with_a_deaf_and_a_slow_agent": slow}
 
 
 async def _published(api: Cluster) -> str:
