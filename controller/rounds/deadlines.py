@@ -44,7 +44,7 @@ def _may_be_held(draft: RoundBuilder, one: MemberState) -> bool:
 
 
 def _stopping(draft: RoundBuilder, uid: PodUid, one: MemberState, *, again: bool) -> None:
-    silence = draft.state.limits.stop + _time_to_reconnect(draft, one)
+    silence = _silence(draft, one, draft.state.limits.stop)
     if _is_overdue(draft, one, timeout=silence + gang_options.grace_seconds(one.member), silence=silence):
         replacement.lose(
             draft, uid, reason="StopDeadline", detail=f"the member has not stopped within {_waited(draft, one)}"
@@ -83,7 +83,7 @@ def _count_as_never_held(draft: RoundBuilder, uid: PodUid, one: MemberState) -> 
 
 
 def _releasing(draft: RoundBuilder, uid: PodUid, one: MemberState, *, again: bool) -> None:
-    timeout = draft.state.limits.release + _time_to_reconnect(draft, one)
+    timeout = _silence(draft, one, draft.state.limits.release)
     if _is_overdue(draft, one, timeout=timeout, silence=timeout):
         detail = f"its agent has not reported it running within {_waited(draft, one)}"
         draft.change(uid, phase=MemberPhase.FAILED, reason=progress.NO_ANSWER, detail=detail)
@@ -91,12 +91,15 @@ def _releasing(draft: RoundBuilder, uid: PodUid, one: MemberState, *, again: boo
         draft.release(uid)
 
 
-def _time_to_reconnect(draft: RoundBuilder, one: MemberState) -> float:
-    """Return the seconds that a member gets because its agent is not connected: it may be restarting.
+def _silence(draft: RoundBuilder, one: MemberState, timeout: float) -> float:
+    """Return the seconds without a report after which a member counts as lost.
 
-    It does not matter how late in the stop, or in the release, the connection was lost.
+    It gets more time if its agent is not connected, because that may be restarting. It does not matter how late in the
+    stop, or in the release, the connection was lost.
     """
-    return 0.0 if one.member.node in draft.connected else draft.state.limits.reconnect
+    limits = draft.state.limits
+    silence = limits.silence(timeout, members=len(draft.members))
+    return silence if one.member.node in draft.connected else silence + limits.reconnect
 
 
 def _is_overdue(draft: RoundBuilder, one: MemberState, *, timeout: float, silence: float) -> bool:

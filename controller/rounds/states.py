@@ -58,6 +58,8 @@ OVER = (MemberPhase.COMPLETED, MemberPhase.GONE, MemberPhase.FAILED)
 _NO_SECONDS: Final[Mapping[str, float]] = MappingProxyType({})
 _ANSWERED_AT_ONCE: Final = 1000
 """A round of at most this many members is answered completely within the resend interval."""
+_SENT_BEFORE_LOST: Final = 3
+"""How often at least an unanswered order is sent before its member counts as lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,8 @@ class Limits:
     - ``resend``: interval at which unanswered orders are repeated; large rounds wait longer (``resend_interval``)
     - ``hold``: an agent releases its members after this time without a message (Stop.hold_seconds); the hub renews
       holds after a third of it
-    - ``stop``: a stopping member without a report for this long, plus its grace period, counts as lost
+    - ``stop``: a stopping member without a report for this long, plus its grace period, counts as lost; large rounds
+      wait longer (``silence``)
     - ``reconnect``: added to ``stop`` and ``release`` while the member's agent is not connected, as all agents of a new
       leader are; both count again from the new connection
     - ``slow``: maximum for stopping or starting with reports of progress
@@ -75,7 +78,7 @@ class Limits:
     - ``hold_for_recreated``: for this time the members that stayed are held for those that are recreated; the
       annotation kubemend.io/hold overrides it
     - ``recreated``: recreated members must run within this time
-    - ``release``: a member that does not run and has no report for this long has failed
+    - ``release``: a member that does not run and has no report for this long has failed; large rounds wait longer
     - ``after_fault``: how long a round that is releasing still waits for answers after the gang has failed again
     - ``redial``: the same for members whose agents are not connected, as is the case for all agents of a new leader:
       longer than an agent's wait between two dials and one that times out
@@ -101,6 +104,12 @@ class Limits:
         Thousands of agents take time to answer, and longer if all orders are sent twice.
         """
         return self.resend * max(members / _ANSWERED_AT_ONCE, 1.0)
+
+    def silence(self, timeout: float, *, members: int) -> float:
+        """Return the seconds without a report after which a member counts as lost: ``timeout``, or more in a large
+        round, whose orders are repeated less often.
+        """
+        return max(timeout, _SENT_BEFORE_LOST * self.resend_interval(members=members))
 
 
 class MemberState(NamedTuple):

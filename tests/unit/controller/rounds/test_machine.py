@@ -211,14 +211,25 @@ def test_large_round_renews_holds_in_time() -> None:
     assert len(pods(play.wanted(Stop))) == 2500
 
 
-def test_deadline_is_checked_between_rare_repetitions() -> None:
-    limits = Limits(stop=1.0)
+@pytest.mark.parametrize("phase", [MemberPhase.STOPPING, MemberPhase.RELEASING])
+def test_silent_member_of_a_large_round_gets_its_order_three_times_before_it_counts_as_lost(phase: MemberPhase) -> None:
+    limits = Limits(stop=1.0, release=1.0)
+    assert limits.silence(1.0, members=2500) == 7.5
     play = Play(builders.gang(2500), limits=limits)
-    play.reported(StepPhase.STOPPED, *range(1, 2500))
-    play.wanted(Stop)
-    play.tell(after=limits.stop)
-    assert pods(play.wanted(Stop)) == set()
-    assert [each.pod.uid for each in play.wanted(Recreate)] == [uid(0)]
+    releases = phase is MemberPhase.RELEASING
+    if releases:
+        play.reported(StepPhase.STOPPED, *range(2500))
+    play.reported(StepPhase.RUNNING if releases else StepPhase.STOPPED, *range(1, 2500))
+    order = Release if releases else Stop
+    assert uid(0) in pods(play.wanted(order))
+    times = 1
+    for _ in range(7):
+        play.tell(after=1.0)
+        times += uid(0) in pods(play.wanted(order))
+        assert play.stands(0) is phase
+    assert times == 3
+    play.tell(after=1.0)  # deadlines are checked once in a second
+    assert play.stands(0) is (MemberPhase.FAILED if releases else MemberPhase.LEAVING)
 
 
 def test_holds_are_renewed_in_time() -> None:
