@@ -82,9 +82,14 @@ def _with_ratios(ways: Json, *, base: str) -> Json:
 
 
 def with_run(known: Json, run: Json, *, fault: arms.Fault) -> Json:
-    """Return the content of a file of figures with those of a run in place of earlier ones of the same fault."""
+    """Return the content of a file of figures with those of a run in place of earlier ones of the same fault.
+
+    A run of gangs alone leaves the trainers that are alone as they are.
+    """
     if fault is not arms.Fault.EXIT:
         return {**known, fault.value: run}
+    if "ways" in known and "ways" not in run:
+        return {**known, "gang": {**run["gang"], "machine": run["machine"]}}
     return {**run, **{name: known[name] for name in _OWN_RUNS if name in known}}
 
 

@@ -173,7 +173,9 @@ def test_file_of_figures_keeps_the_runs_of_other_faults() -> None:
     known = program.with_run(known, {"ways": "hung"}, fault=arms.Fault.HANG)
     known = program.with_run(known, {"gang": "lost"}, fault=arms.Fault.LOST_NODE)
     known = program.with_run(known, {"ways": "ended again"}, fault=arms.Fault.EXIT)
-    assert known == {"ways": "ended again", "hang": {"ways": "hung"}, "lost-node": {"gang": "lost"}}
+    known = program.with_run(known, {"machine": "two cores", "gang": {"ways": "gangs"}}, fault=arms.Fault.EXIT)
+    others = {"hang": {"ways": "hung"}, "lost-node": {"gang": "lost"}}
+    assert known == {"ways": "ended again", "gang": {"ways": "gangs", "machine": "two cores"}, **others}
 
 
 @pytest.mark.parametrize("way", gpu.WAYS, ids=lambda way: way.name)
