@@ -148,7 +148,9 @@ async def running(directory: Path, *, jobs: int) -> AsyncIterator[Cluster]:
     ):
         await _define(api)
         async with (
-            controlplane.on(server.kubeconfig, directory / "control-plane", scheduler=False),
+            controlplane.on(
+                server.kubeconfig, directory / "control-plane", scheduler=False, without=controlplane.SILENCE
+            ),
             apiproxy.ApiProxy(server.kubeconfig, kubeconfig=directory / "kubeconfig") as proxy,
         ):
             cluster = Cluster(api, proxy, jobs=jobs)

@@ -39,6 +39,8 @@ Kubernetes' other ones concern things that a dev cluster does not have (volumes,
 pods of a lost node before a test has seen them (``EVICTION``).
 """
 
+SILENCE: Final = ("node-lifecycle-controller",)
+"""The controller that marks nodes as not ready. Nodes that are objects only, without a kubelet, become silent."""
 EVICTION: Final = ("taint-eviction-controller", "pod-garbage-collector-controller")
 """The controllers that delete the pods of a lost node: at once after it has been marked as out of service."""
 
@@ -50,16 +52,17 @@ def missing(environ: Mapping[str, str] = os.environ) -> str:
 
 @contextlib.asynccontextmanager
 async def on(
-    kubeconfig: Path, directory: Path, *, scheduler: bool = True, also: Sequence[str] = ()
+    kubeconfig: Path, directory: Path, *, scheduler: bool = True, also: Sequence[str] = (), without: Sequence[str] = ()
 ) -> AsyncIterator[None]:
     """Run them as administrators for the length of the block; their logs are in ``directory``.
 
-    ``also`` are further controllers.
+    ``also`` are further controllers, ``without`` are those of ``CONTROLLERS`` that do not run.
 
     They are not awaited: a client sees by their effects that they work. Raises packages.PackagesError where the
     programs are missing, processes.ProcessError where one cannot be started or has ended by itself.
     """
-    commands = {_MANAGER: _manager(kubeconfig, directory, controllers=(*CONTROLLERS, *also))}
+    controllers = [each for each in (*CONTROLLERS, *also) if each not in without]
+    commands = {_MANAGER: _manager(kubeconfig, directory, controllers=controllers)}
     if scheduler:
         commands[_SCHEDULER] = _scheduler(kubeconfig, directory)
     async with contextlib.AsyncExitStack() as stack:
