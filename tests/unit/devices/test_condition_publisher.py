@@ -1,4 +1,4 @@
-"""How long a link may be down before its pod fails: by a clock that nobody sets."""
+"""How long a link may be down before its pod fails: by a clock that is never set."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ LINK_DOWN = Finding(
 
 
 class Clocks:
-    """The wall clock, and one that nobody sets; both in seconds."""
+    """The wall clock, and one that is never set; both in seconds."""
 
     def __init__(self) -> None:
         self.wall = LINK_DOWN.observed_at

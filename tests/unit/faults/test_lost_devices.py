@@ -136,7 +136,7 @@ class Env(FindingEnv):
         faults = self.faults
         await eventually.true(lambda: faults.asked > 1)
 
-    async def tells_of_nobody(self) -> None:
+    async def reports_nothing(self) -> None:
         """Wait until all earlier findings are handled; no container may have been reported."""
         seen = self.gangs.reported.copy()
         await eventually.true(lambda: self.queue.idle() and not _of_lost_devices())
@@ -166,7 +166,7 @@ async def test_lost_gpu_of_member_is_reported_and_restarts_none(env: Env, answer
     assert target == TRAINER
     assert (cause.code, cause.action, cause.device) == ("Xid79", ActionClass.REBOOT_NODE, outside.GPU.uuid)
     assert (cause.happened_at, cause.devices_known) == (NOW, True)
-    await env.tells_of_nobody()
+    await env.reports_nothing()
 
 
 async def test_lost_gpu_reports_all_holders(env: Env) -> None:
@@ -183,9 +183,9 @@ async def test_lost_gpu_in_many_sources_is_reported_once_with_cause(env: Env, or
         env.queue.submit(finding)
     ((_, cause),) = await env.gangs.hears(1)
     assert cause.code == "Xid79"
-    await env.tells_of_nobody()
+    await env.reports_nothing()
     env.queue.submit(replace(BY_NVML, observed_at=NOW + 5))
-    await env.tells_of_nobody()
+    await env.reports_nothing()
 
 
 async def test_lost_gpu_effect_seen_first_is_reported_with_cause(env: Env) -> None:
@@ -210,7 +210,7 @@ async def test_lost_gpu_effect_seen_first_is_reported_with_cause(env: Env) -> No
 async def test_usable_gpu_reports_no_container(env: Env, finding: Finding) -> None:
     env.holds(TRAINER)
     env.queue.submit(finding)
-    await env.tells_of_nobody()
+    await env.reports_nothing()
     assert env.verdict_store.active_faults(outside.GPU.uuid)
 
 
@@ -219,7 +219,7 @@ async def test_lost_gpu_ignores_ended_and_newer_containers(env: Env) -> None:
     env.events.run(TRAINER, name="ended", state=ContainerState.EXITED)
     env.events.run(OTHER, name="later", created_at=int((NOW + 1) * 1e9))
     env.queue.submit(found())
-    await env.tells_of_nobody()
+    await env.reports_nothing()
 
 
 @pytest.mark.parametrize("unknown", ["kubelet", "the driver"])
@@ -283,5 +283,5 @@ async def test_next_agent_ignores_gpu_that_answers_again(env: Env, store: Store)
     second = Env(store=store)
     second.holds(TRAINER)
     await second.start()
-    await second.tells_of_nobody()
+    await second.reports_nothing()
     await second.close()
