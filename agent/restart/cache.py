@@ -12,11 +12,8 @@ from dataclasses import dataclass
 from kubemend.agent.model.workloads import ContainerRef
 from kubemend.agent.restart import options
 from kubemend.agent.restart.counts import Begun, of_container
+from kubemend.common import cache_volume
 
-VOLUME = "kubemend-cache"
-"""The name of the volume (daemonset/components/caches)."""
-INSIDE = "/var/cache/kubemend"
-"""Where it is mounted. Each container has a directory of its own name in it."""
 EARLY_FAILURES = 2
 """Short lives in a row after which the cache is emptied: before the backoff begins (``Budget.free``)."""
 
@@ -53,17 +50,17 @@ class Request:
 
 
 def place(source: str | None, *, container: ContainerRef) -> Place | NotOurs:
-    """Classify the mount at the container's ``INSIDE``: ``source`` is its host path as reported by the runtime.
+    """Classify the mount at ``cache_volume.PATH``: ``source`` is its host path as reported by the runtime.
 
-    Only the pod's own emptyDir named ``VOLUME`` qualifies, as a whole, at kubelet's path for it.
+    Only the pod's own emptyDir named ``cache_volume.NAME`` qualifies, as a whole, at kubelet's path for it.
     """
     if source is None:
-        return NotOurs(f"nothing is mounted at {INSIDE}")
-    parts = ("pods", container.pod.uid, "volumes", "kubernetes.io~empty-dir", VOLUME)
+        return NotOurs(f"nothing is mounted at {cache_volume.PATH}")
+    parts = ("pods", container.pod.uid, "volumes", "kubernetes.io~empty-dir", cache_volume.NAME)
     tail = "/" + "/".join(parts)
     is_clean = source.startswith("/") and posixpath.normpath(source) == source
     if not (is_clean and source.endswith(tail) and container.pod.uid):
-        return NotOurs(f"{source} is not the pod's emptyDir {VOLUME}")
+        return NotOurs(f"{source} is not the pod's emptyDir {cache_volume.NAME}")
     pods = f"{source.removesuffix(tail)}/{parts[0]}"
     return Place(Volume(pods, posixpath.join(*parts[1:])), container=container.name)
 

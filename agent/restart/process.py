@@ -16,9 +16,10 @@ from typing import Final
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.counts import Begun
 from kubemend.agent.restart.steps import Resolution, Step, StepKind, StepReason
+from kubemend.common import cache_volume
 
 CACHE_VARIABLE = "KUBEMEND_CACHE"
-CACHE_FOLDER = "/var/cache/kubemend"
+CACHE_FOLDER = cache_volume.PATH
 """Where the launcher has its socket, unless the container's variable names another folder; both as in the launcher."""
 AGAIN = 60.0
 """Seconds after a restart in which another fault calls for a new container."""

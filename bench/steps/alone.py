@@ -14,7 +14,7 @@ from bench.steps import arms, records, recovery, spares
 from hack.devnode import node
 from hack.devnode.observer import Observer
 from hack.fakenvml import control
-from kubemend.common import aio
+from kubemend.common import aio, cache_volume
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import errors, paths
 
@@ -23,7 +23,6 @@ _POLICIES: Final = {
     "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
     "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
 }
-_VOLUME: Final = "kubemend-cache"
 _GROUPS: Final = {"jobs": "batch"}
 _SECONDS: Final = 60.0
 _LOOK_AGAIN: Final = 0.2
@@ -53,7 +52,7 @@ async def have_caches(api: kube.KubeClient, plan: arms.Plan, *, node_name: str) 
     async with asyncio.timeout(_SECONDS):
         async for _ in aio.ticks(period=_LOOK_AGAIN):
             created = await api.create(collection, pod)
-            if any(each["name"] == _VOLUME for each in created["spec"]["volumes"]):
+            if any(each["name"] == cache_volume.NAME for each in created["spec"]["volumes"]):
                 return
 
 

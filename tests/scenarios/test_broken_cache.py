@@ -8,7 +8,7 @@ import pytest
 
 from hack.devnode import node, trainer
 from hack.devnode.observer import Observer, Seen
-from kubemend.agent.restart import cache
+from kubemend.common import cache_volume
 from tests import eventually
 from tests.scenarios import training
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.devnode
 _KERNEL = "triton/kernel"
 EMPTIED = re.compile(r"cache of trainer emptied after [2-9] early failures \(3 files removed\)")
 COMPILES = f"""
-kernel={cache.INSIDE}/trainer/{_KERNEL}
+kernel={cache_volume.PATH}/trainer/{_KERNEL}
 if grep -qs broken $kernel; then exit 7; fi
 mkdir -p $(dirname $kernel) && echo compiled >> $kernel
 step=$(cat {trainer.CHECKPOINTS}/step 2>/dev/null || echo 0)
@@ -40,14 +40,14 @@ def with_cache(dev: node.DevNode, name: str, **annotations: str) -> dict[str, An
     """Return the pod as the component caches would create it."""
     wishes = {"kubemend.io/restart": "InPlace"} | {f"kubemend.io/{key}": text for key, text in annotations.items()}
     made = trainer.manifest(name, node=dev.name, annotations=wishes, script=COMPILES)
-    made["spec"]["volumes"].append({"name": cache.VOLUME, "emptyDir": {}})
-    made["spec"]["containers"][0]["volumeMounts"].append({"name": cache.VOLUME, "mountPath": cache.INSIDE})
+    made["spec"]["volumes"].append({"name": cache_volume.NAME, "emptyDir": {}})
+    made["spec"]["containers"][0]["volumeMounts"].append({"name": cache_volume.NAME, "mountPath": cache_volume.PATH})
     return made
 
 
 def volume(observer: Observer, seen: Seen) -> Path:
     """Return the pod's cache volume on the host."""
-    return observer.volume(seen.uid).with_name(cache.VOLUME)
+    return observer.volume(seen.uid).with_name(cache_volume.NAME)
 
 
 def is_emptied(seen: Seen) -> bool:

@@ -18,7 +18,8 @@ from kubemend.agent.model.workloads import (
     SandboxId,
     SandboxView,
 )
-from kubemend.agent.restart import cache, clone, keep, process, rebuild, shm
+from kubemend.agent.restart import clone, keep, process, rebuild, shm
+from kubemend.common import cache_volume
 from kubemend.common.pb.runtime.v1 import api_pb2
 
 # kubelet's labels: staging/src/k8s.io/kubelet/pkg/types/labels.go
@@ -267,7 +268,7 @@ def container_status(
         pid=_pid(verbose) if status.state != api_pb2.CONTAINER_EXITED else None,
         root=_root(spec),
         shm_source=_mount_source(spec, at=shm.INSIDE),
-        cache_source=_mount_source(spec, at=cache.INSIDE),
+        cache_source=_mount_source(spec, at=cache_volume.PATH),
         mount_points=_mount_points(spec),
         snapshot=_snapshot(verbose, of=status.id),
         runtime_type=_runtime_type(verbose),

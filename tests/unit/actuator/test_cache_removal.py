@@ -12,8 +12,8 @@ import pytest
 
 from kubemend.agent.actuator import cache_removal
 from kubemend.agent.actuator.cache_removal import Access, Bounds, Removed
-from kubemend.agent.restart import cache
 from kubemend.agent.restart.cache import Place, Volume
+from kubemend.common import cache_volume
 
 UID = "0c1f6f9e"
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount, and make files immutable")
@@ -43,7 +43,7 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    path = f"{UID}/volumes/kubernetes.io~empty-dir/{cache.VOLUME}"
+    path = f"{UID}/volumes/kubernetes.io~empty-dir/{cache_volume.NAME}"
     directory = tmp_path / "kubelet" / "pods" / path
     (directory / "trainer").mkdir(parents=True)
     process = tmp_path / "proc" / str(os.getpid())

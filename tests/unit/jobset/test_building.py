@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kubemend.common import cache_volume
 from kubemend.controller.jobset import children
 from kubemend.controller.jobset.children import caches, naming
 from kubemend.controller.jobset.policy import template_changes
@@ -262,7 +263,8 @@ def test_pods_that_ask_for_a_cache_get_it_and_the_template_stays_as_it_is() -> N
     (container,) = spec["containers"]
     assert container["volumeMounts"][-1] == {"name": "kubemend-cache", "mountPath": "/var/cache/kubemend"}
     assert {each["name"]: each["value"] for each in container["env"]} == {
-        name: f"/var/cache/kubemend/{container['name']}/{directory}" for name, directory in caches.DIRECTORIES.items()
+        name: f"/var/cache/kubemend/{container['name']}/{directory}"
+        for name, directory in cache_volume.DIRECTORIES.items()
     }
     assert owner.spec.replicated_jobs[0].pod_template == template
 

@@ -8,7 +8,7 @@ import yaml
 
 from kubemend.agent.actuator import cache_removal
 from kubemend.agent.restart import cache
-from kubemend.controller.jobset.children import caches
+from kubemend.common import cache_volume
 from launcher import kubemend_run
 from launcher.kubemend_run import CACHE_FOLDER, CACHES, Past, cache_of, empties_cache, empty_directory
 from tests.unit.launcher.running import Running
@@ -36,11 +36,10 @@ def mount(source: str, folder: str = CACHE_FOLDER) -> str:
 def test_place_names_and_rule_are_those_of_agent_component_and_controller() -> None:
     policy = next(yaml.safe_load_all(COMPONENT.read_text()))
     variables = {each["name"]: each["expression"] for each in policy["spec"]["variables"]}
-    assert yaml.safe_load(variables["directories"]) == CACHES == caches.DIRECTORIES
+    assert yaml.safe_load(variables["directories"]) == CACHES == cache_volume.DIRECTORIES
     assert variables["path"] == repr(CACHE_FOLDER)
-    assert (cache.INSIDE, cache_removal.ASIDE) == (CACHE_FOLDER, kubemend_run._ASIDE)
-    assert (caches.VOLUME, caches.INSIDE) == (cache.VOLUME, cache.INSIDE)
-    assert kubemend_run._CACHE_VOLUME.endswith(f"/{cache.VOLUME}")
+    assert (cache_volume.PATH, cache_removal.ASIDE) == (CACHE_FOLDER, kubemend_run._ASIDE)
+    assert kubemend_run._CACHE_VOLUME.endswith(f"/{cache_volume.NAME}")
     assert kubemend_run._EARLY_FAILURES == cache.EARLY_FAILURES
 
 
@@ -137,7 +136,7 @@ class Broken:
         (self.volume / "trainer/triton").mkdir(parents=True)
         (self.volume / "trainer/triton/broken").touch()
         (self.volume / "other").mkdir()
-        launcher.environ.update(ENVIRON)
+        launcher.environ.update(ENVIRON, PYTHONDONTWRITEBYTECODE="")
         launcher.program("events.say('broken' if os.path.exists(os.environ['TRITON_CACHE_DIR'] + '/broken') else 'ok')")
 
     async def fail_from(self, *options: str, spare: bool) -> None:

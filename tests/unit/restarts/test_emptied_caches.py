@@ -12,11 +12,12 @@ from kubemend.agent.restart.counts import Begun
 from kubemend.agent.restart.overrides import RestartOverrides
 from kubemend.agent.restarts import planning
 from kubemend.agent.restarts.requests import Request
+from kubemend.common import cache_volume
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.environments.restarts import NOW, RestartEnv
 from tests.environments.runtime import POD, TARGET
 
-PATH = f"{POD.uid}/volumes/kubernetes.io~empty-dir/{cache.VOLUME}"
+PATH = f"{POD.uid}/volumes/kubernetes.io~empty-dir/{cache_volume.NAME}"
 OPTED_IN = {"kubemend.io/restart": "InPlace"}
 BOTH = frozenset({"trainer", "logger"})
 EMPTIED = "cache of trainer emptied after 2 early failures (7 files removed)"
@@ -37,7 +38,7 @@ class FakeCleaner:
 def cleaner(env: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> FakeCleaner:
     """Have every container mount the cache volume."""
     for container in env.pod.old.values():
-        mount = api_pb2.Mount(container_path=cache.INSIDE, host_path=f"/var/lib/kubelet/pods/{PATH}")
+        mount = api_pb2.Mount(container_path=cache_volume.PATH, host_path=f"/var/lib/kubelet/pods/{PATH}")
         env.pod.cri_env.server.runtime.containers[container].config.mounts.append(mount)
     fake = FakeCleaner()
     monkeypatch.setattr(env.dependencies.actuators.tools.caches, "empty", fake.empty)
