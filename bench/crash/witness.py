@@ -57,6 +57,8 @@ class _Seen:
         self.timeline.append(
             f"{at:.4f} {view.ref.name} attempt {view.attempt} ({view.id[:8]}, {whose}) {event.kind.value}{exited}"
         )
+        if event.kind is EventKind.DELETED and view.id not in self.lives:
+            return  # it has ended before ``turn_page``
         life = self.lives.get(view.id) or Life(
             view.ref.name, created=view.created_at / 1e9, ours=view.restart_id is not None
         )

@@ -120,6 +120,14 @@ async def test_a_container_that_has_ended_is_forgotten_when_the_page_is_turned(w
     assert watched.witness.now(SUBJECT).lives == (second,)
 
 
+async def test_a_container_that_is_removed_after_the_page_is_turned_stays_forgotten(watched: Watched) -> None:
+    old = builders.view("old")
+    await watched.happens(EventKind.STOPPED, replace(old, state=ContainerState.EXITED), at=3.0)
+    watched.witness.turn_page()
+    await watched.happens(EventKind.DELETED, replace(old, state=ContainerState.EXITED), at=4.0)
+    assert watched.witness.now(SUBJECT).lives == ()
+
+
 async def test_freeze_excuses_an_overlap_for_one_page_only(watched: Watched) -> None:
     view = builders.view("old")
     await watched.happens(EventKind.STARTED, view, at=1.0)
