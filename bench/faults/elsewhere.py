@@ -8,11 +8,14 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from bench.faults.reporting import NotTriedError
 from hack.devnode import network
+from kubemend.agent.sources.network import sockets
 
 _NETWORKS: Final = tuple(f"198.{18 + number // 256}.{number % 256}" for number in range(512))
 """The /24s of 198.18.0.0/15, which is for tests of networks (RFC 2544)."""
@@ -24,15 +27,18 @@ _HOLDER: Final = ("unshare", "--net", "sh", "-c", "echo; exec cat")
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """Describe it: ``host`` is this machine's address as seen from there, ``addresses`` are those of the namespace."""
+    """Describe it: ``host`` is this machine's address as seen from there, ``addresses`` are those of the namespace.
+
+    ``namespace`` is its path.
+    """
 
     host: str
     addresses: tuple[str, ...]
-    _namespace: str
+    namespace: str
 
     def command(self, *arguments: str) -> Sequence[str]:
         """Return the command that runs another one there."""
-        return ("nsenter", f"--net={self._namespace}", *arguments)
+        return ("nsenter", f"--net={self.namespace}", *arguments)
 
 
 @contextlib.asynccontextmanager
@@ -65,7 +71,7 @@ async def _namespace() -> AsyncIterator[int]:
 
 
 def _connected(pid: int, addresses: int) -> Elsewhere:
-    """Connect the namespace of a process with this machine. Raises network.NetworkError."""
+    """Connect the namespace of a process with this machine. Raises network.NetworkError or OSError."""
     where, here, there = f"/proc/{pid}/ns/net", f"km{os.getpid()}a", f"km{os.getpid()}b"
     with network.rtnetlink("connect a network namespace") as route:
         free = _free_network({each.get_attr("IFA_ADDRESS") for each in route.get_addr(family=2)})
@@ -74,12 +80,22 @@ def _connected(pid: int, addresses: int) -> Elsewhere:
         route.addr("add", index=index, address=f"{free}.1", prefixlen=24)
         route.link("set", index=index, state="up")
     found = Elsewhere(f"{free}.1", tuple(f"{free}.{_FIRST + each}" for each in range(addresses)), where)
-    with network.rtnetlink("give a network namespace its addresses", netns=where) as route:
-        index = route.link_lookup(ifname=there)[0]
-        for address in found.addresses:
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="elsewhere") as thread:  # ends in the namespace
+        thread.submit(_give_addresses, found, there).result()
+    return found
+
+
+def _give_addresses(elsewhere: Elsewhere, link: str) -> None:
+    """Enter the namespace and give a link there its addresses. Raises network.NetworkError or OSError.
+
+    ``IPRoute(netns=...)`` forks instead, which was seen to hang in a process whose threads use gRPC.
+    """
+    sockets.enter_network_namespace(Path(elsewhere.namespace))
+    with network.rtnetlink("give a network namespace its addresses") as route:
+        index = route.link_lookup(ifname=link)[0]
+        for address in elsewhere.addresses:
             route.addr("add", index=index, address=address, prefixlen=24)
         route.link("set", index=index, state="up")
-    return found
 
 
 def _free_network(addresses: set[str]) -> str:

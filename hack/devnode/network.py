@@ -71,16 +71,16 @@ def _index(name: str) -> int | None:
 
 
 @contextlib.contextmanager
-def rtnetlink(what: str, *, netns: str | None = None) -> Iterator[Any]:
+def rtnetlink(what: str) -> Iterator[Any]:
     """Provide the kernel's interface for changes of the network. Raises NetworkError, as the block does.
 
-    ``netns`` is the path of a network namespace; None: this process's. Not for a thread with an event loop.
+    They are made in the network namespace of this thread, which must have no event loop.
     """
     from pyroute2 import IPRoute  # a third of a second, and most programs that use a dev node import this module
     from pyroute2.netlink.exceptions import NetlinkError
 
     try:
-        with IPRoute(netns=netns) as route:
+        with IPRoute() as route:
             yield route
     except (NetlinkError, OSError) as error:
         raise NetworkError(f"cannot {what}: {error}; it needs root") from error
