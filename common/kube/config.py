@@ -91,6 +91,7 @@ def _session(configuration: library.Configuration) -> library.RESTClientObject:
         "read_bufsize": 2**16,  # watches are read in chunks, so no line has to fit
         "timeout": aiohttp.ClientTimeout(total=60),
     }
+    footprint.use_small_tls_buffers()
     is_plain = is_loopback(configuration.host) and urlsplit(configuration.host).scheme == "http"
     # The session's TLS context, which is then not used, loads the system's authorities: 40 ms.
     with footprint.without_system_authorities() if is_plain else contextlib.nullcontext():

@@ -8,8 +8,8 @@ the object. Where all namespaces together reach their bound, the one that has mo
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
@@ -151,6 +151,11 @@ class Shares(Generic[T]):
         return True
 
 
+_MAPPINGS: Final = (dict, MappingProxyType)
+_COLLECTIONS: Final = (list, tuple, set, frozenset)
+"""No abstract classes: each remembers every class it was asked about, in half a megabyte, and is slow to answer."""
+
+
 def weight(value: Any, *, enough: float = math.inf) -> int:
     """Estimate the bytes of a value in memory, with everything in it; the same object counts once.
 
@@ -163,11 +168,11 @@ def weight(value: Any, *, enough: float = math.inf) -> int:
             continue
         seen.add(id(each))
         total += sys.getsizeof(each)
-        if isinstance(each, Mapping):
+        if isinstance(each, _MAPPINGS):
             total += 0 if isinstance(each, dict) else _OF_A_KEY * len(each)  # a view does not count its content
             left += each.keys()
             left += each.values()
-        elif isinstance(each, list | tuple | AbstractSet):
+        elif isinstance(each, _COLLECTIONS):
             left += each
         elif (fields := getattr(type(each), "__dataclass_fields__", None)) is not None:
             left += [getattr(each, name) for name in fields]

@@ -1,12 +1,15 @@
 """Importing libraries without their unused parts."""
 
+import asyncio
 import contextlib
 import gc
 import importlib
 import ssl
 import sys
+from asyncio import sslproto
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,6 +83,16 @@ def test_contexts_within_the_block_trust_no_authority_of_the_system(
     after = ssl.create_default_context()
     assert (within.cert_store_stats()["x509_ca"], after.cert_store_stats()["x509_ca"]) == (0, 1)
     assert within.verify_mode is ssl.CERT_REQUIRED
+
+
+async def test_tls_connections_have_small_buffers_after_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sslproto.SSLProtocol, "max_size", 2**18)
+    footprint.use_small_tls_buffers()
+    loop = asyncio.get_running_loop()
+    waiter = loop.create_future()
+    connection: Any = sslproto.SSLProtocol(loop, asyncio.Protocol(), ssl.create_default_context(), waiter)
+    assert len(connection.get_buffer(-1)) == 2**15
+    connection._app_transport._closed = True  # it was never connected
 
 
 @pytest.mark.parametrize("enabled", [True, False])
