@@ -11,6 +11,14 @@ from hack import generated, performance_doc, recovery_picture
 Json = dict[str, Any]
 
 PEERS: Json = {
+    "machine": {
+        "day": "2026-11-29",
+        "cores": 2,
+        "memory_gib": 24,
+        "kernel": "6.18.44",
+        "python": "3.11.7",
+        "load_before": 1.0,
+    },
     "versions": {"Kubernetes": "v1.36.3", "JobSet": "v0.12.0", "node-problem-detector": "v1.36.0"},
     "node": {"api": "real kube-apiserver", "kubelet": "real"},
     "gang": {
