@@ -76,6 +76,7 @@ async def _opened(settings: Settings) -> AsyncIterator[Resources]:
             store=store,
             api=api,
             allocations=AllocationCache(pod_resources.list),
+            allocatable=pod_resources.allocatable,
             processes=ProcFs(root=settings.proc, cgroup_root=settings.sysfs / "fs" / "cgroup"),
         )
 

@@ -4,7 +4,7 @@ They are built in one direction, each from those before it. Calls in the other d
 (the queue), to components' reports and to changes of pods.
 """
 
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -66,6 +66,7 @@ class Resources:
     store: Store
     api: kube.KubeClient
     allocations: AllocationCache
+    allocatable: Callable[[], Awaitable[frozenset[str]]]
     processes: ProcFs
 
 
@@ -89,6 +90,7 @@ class NodeServices:
     prover: RestartProofs
     requests: ManualRestarts
     operators: OperatorCommands
+    plugins: PluginReports
     owners: OwnerLookup
     device_facts: DeviceFacts
     health_checks: dict[str, Coroutine[Any, Any, None]]
@@ -128,6 +130,7 @@ class NodeServices:
             driver=driver,
             verdict_store=verdict_store,
         )
+        plugins = _plugin_reports(shared, queue=queue, driver=driver, verdict_store=verdict_store)
         access: aio.Promise[RuntimeAccess] = aio.Promise()
         faults = AppFaultHandler(
             verdict_store=verdict_store,
@@ -205,9 +208,10 @@ class NodeServices:
                 devices=driver,
                 handles=sources.nvml,
                 submit=queue.submit,
-                forget=sources.forget,
+                forget=(sources.forget, plugins.forget),
                 nics=sources.nic_names,
             ),
+            plugins=plugins,
             owners=OwnerLookup(shared.api),
             device_facts=DeviceFacts(holders=holders, verdict_store=verdict_store, devices=driver),
             health_checks=health_checks.tasks(
@@ -220,26 +224,24 @@ class NodeServices:
                 verdicts_of=publisher.verdicts_of,
             ),
         )
-        made._subscribe(
-            _plugin_reports(shared, queue=queue, driver=driver, verdict_store=verdict_store), parts=shared.parts
-        )
+        made._subscribe(shared.parts)
         return made
 
-    def _subscribe(self, plugins: PluginReports, *, parts: ComponentRegistry) -> None:
+    def _subscribe(self, parts: ComponentRegistry) -> None:
         def on_devices(_: ComponentStatus) -> None:
             self.publisher.holders_changed()
-            plugins.update()
+            self.plugins.update()
 
         def on_api_server(status: ComponentStatus) -> None:
             if status.state is ComponentState.READY:
-                plugins.listed()
+                self.plugins.listed()
 
         parts.subscribe("nvml", on_devices)
         parts.subscribe("network", on_devices)
         parts.subscribe("kernel-log", self.expiry.kernel_log_is)
         parts.subscribe("kubernetes-api", on_api_server)
         self.pods.subscribe(self._on_pod)
-        self.pods.subscribe(plugins.apply)
+        self.pods.subscribe(self.plugins.apply)
 
     def _on_pod(self, change: PodChange) -> None:
         if change.kind is PodChangeKind.GONE:
@@ -264,6 +266,7 @@ class NodeServices:
             "engine": self.pipeline.run(),
             "suspects": self.suspects.run(),
             "fading": self.expiry.run(),
+            "plugin-reports": self.plugins.run(),
             **self.sources.tasks(),
             **self.health_checks,
         }
@@ -322,6 +325,7 @@ def _plugin_reports(
         classify=shared.catalog.classify,
         locate=locate,
         held=lambda: verdict_store.held(FindingKind.REPORTED_UNHEALTHY),
+        allocatable=shared.allocatable,
     )
 
 

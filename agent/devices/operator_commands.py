@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -53,11 +53,11 @@ class OperatorCommands:
         devices: ports.Devices,
         handles: Handles,
         submit: Callable[[Finding], None],
-        forget: Callable[[str], None],
+        forget: Sequence[Callable[[str], None]],
         nics: Callable[[], Iterable[str]] = tuple,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """``forget`` receives the device that need not come back if it is missing; ``nics`` names the present NICs."""
+        """Each ``forget`` receives the device that need not come back if missing; ``nics`` names the present NICs."""
         self._verdict_store = verdict_store
         self._devices = devices
         self._handles = handles
@@ -75,7 +75,8 @@ class OperatorCommands:
     def clear(self, name: str, *, operator: str) -> Cleared:
         """End a device's faults at an operator's command. Raises NoSuchDeviceError."""
         device = self._device(name)
-        self._forget(device)
+        for forget in self._forget:
+            forget(device)
         is_gone = self._is_gone(device)
         active_faults = self._verdict_store.active_faults(device)
         kept = () if is_gone else tuple(each for each in active_faults if each.kind in fold.KEPT_BY_CLEAR)

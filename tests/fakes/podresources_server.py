@@ -10,11 +10,15 @@ from kubemend.common.pb.podresources.v1 import api_pb2, api_pb2_grpc
 
 
 class PodResourcesServer(api_pb2_grpc.PodResourcesListerServicer):
-    """Serve ``pods``; ``refusal`` fails List and ``get_refusal`` Get, as an older or gated kubelet does."""
+    """Serve ``pods`` and ``healthy`` devices, as (resource, id).
+
+    ``get_refusal`` fails Get, as an older or gated kubelet does, and ``refusal`` the other calls.
+    """
 
     def __init__(self, socket: str) -> None:
         self.endpoint = socket
         self.pods: list[api_pb2.PodResources] = []
+        self.healthy: list[tuple[str, str]] = []
         self.calls: list[str] = []
         self.refusal: tuple[grpc.StatusCode, str] | None = None
         self.get_refusal: tuple[grpc.StatusCode, str] | None = None
@@ -67,8 +71,12 @@ class PodResourcesServer(api_pb2_grpc.PodResourcesListerServicer):
     async def GetAllocatableResources(  # noqa: N802 - the name of the call
         self, request: api_pb2.AllocatableResourcesRequest, context: Any
     ) -> api_pb2.AllocatableResourcesResponse:
-        """Answer that nothing is allocatable: no test needs more."""
-        return api_pb2.AllocatableResourcesResponse()
+        """Answer with the healthy devices."""
+        self.calls.append("GetAllocatableResources")
+        if self.refusal is not None:
+            await context.abort(*self.refusal)
+        devices = [api_pb2.ContainerDevices(resource_name=name, device_ids=[each]) for name, each in self.healthy]
+        return api_pb2.AllocatableResourcesResponse(devices=devices)
 
 
 def pod(

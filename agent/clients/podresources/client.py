@@ -79,6 +79,20 @@ class PodResourcesClient:
         found = [item for item in pods if (item.namespace, item.name) == (pod.namespace, pod.name)]
         return convert.allocations(found) if found else Allocations(known=False)
 
+    async def allocatable(self) -> frozenset[str]:
+        """Return the device plugins' ids of all devices that they report as healthy; empty if kubelet does not answer.
+
+        Devices of a plugin that is not connected are not among them (kubelet's ``GetAllocatableDevices``).
+        """
+        try:
+            answer = await self._stub.GetAllocatableResources(
+                api_pb2.AllocatableResourcesRequest(), timeout=self._deadline
+            )
+        except grpc.aio.AioRpcError as error:
+            log.debug("pod_resources.allocatable_unknown", error=error.code().name)
+            return frozenset()
+        return frozenset(device_id for entry in answer.devices for device_id in entry.device_ids)
+
     async def _pods(self) -> Sequence[api_pb2.PodResources] | None:
         try:
             answer = await self._stub.List(api_pb2.ListPodResourcesRequest(), timeout=self._deadline)

@@ -216,13 +216,15 @@ _BEGUN_AGAIN = frozenset(
         FindingKind.LINK_SLOW,
         FindingKind.RDMA_PORT_DOWN,
         FindingKind.RDMA_ERRORS,
+        FindingKind.REPORTED_UNHEALTHY,
     }
 )
 
 KEPT_BY_CLEAR = STANDING - _BEGUN_AGAIN
 """Faults that an operator cannot clear while their source observes the device.
 
-The source of the others begins again with a clear (``agent.sources.network.source``), and reports what holds.
+The source of the others begins again with a clear (``agent.sources.network.source``, ``agent.sources.plugin_reports``),
+and reports what holds.
 """
 
 GONE = "Gone"

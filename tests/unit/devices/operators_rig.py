@@ -71,7 +71,7 @@ async def node_in(directory: Path) -> AsyncIterator[Node]:
             devices=devices,
             handles=handles,
             submit=lambda finding: void(verdict_store.apply(finding, inventory=devices.inventory)),
-            forget=forgotten.append,
+            forget=(forgotten.append,),
             nics=lambda: nics,
             now=lambda: 20.0,
         )

@@ -107,8 +107,15 @@ async def test_release_resumes_driver_if_caller_disconnects(node: Node) -> None:
     assert node.handles.held
 
 
-@pytest.mark.parametrize("kind", [FindingKind.NVML_ERROR, FindingKind.REPORTED_UNHEALTHY])
-async def test_clear_keeps_fault_reported_once_and_still_seen(node: Node, kind: FindingKind) -> None:
-    node.found(kind, ActionClass.OBSERVE, device=GPU)
+async def test_clear_keeps_fault_reported_once_and_still_seen(node: Node) -> None:
+    node.found(FindingKind.NVML_ERROR, ActionClass.OBSERVE, device=GPU)
     assert node.operators.clear(outside.GPU.uuid, operator="uid 0").over == ()
     assert node.health(outside.GPU.uuid) is Health.DEGRADED
+
+
+async def test_clear_ends_the_report_of_a_plugin_and_its_source_begins_again(node: Node) -> None:
+    """No pod may show the device any more, and a DRA driver can be asked about none: without a clear it never ends."""
+    node.found(FindingKind.REPORTED_UNHEALTHY, ActionClass.OBSERVE, device=GPU)
+    assert node.operators.clear(outside.GPU.uuid, operator="uid 0").over == ("ReportedUnhealthy",)
+    assert node.health(outside.GPU.uuid) is Health.HEALTHY
+    assert node.forgotten == [outside.GPU.uuid]

@@ -99,6 +99,16 @@ async def test_pod_unknown_to_kubelet_is_unknown(
     assert [status.state for status in reports] == [ComponentState.READY]
 
 
+async def test_healthy_devices_are_those_that_kubelet_would_allocate(
+    client: PodResourcesClient, kubelet: PodResourcesServer, reports: list[ComponentStatus]
+) -> None:
+    kubelet.healthy = [("nvidia.com/gpu", "GPU-a::1"), ("rdma/hca", "0000:5e:00.0")]
+    assert await client.allocatable() == {"GPU-a::1", "0000:5e:00.0"}
+    kubelet.refusal = (grpc.StatusCode.UNKNOWN, "GetAllocatableResources is disabled")
+    assert await client.allocatable() == frozenset()
+    assert reports == []  # what is allocated is known without it
+
+
 async def test_missing_socket_is_unknown_and_degraded_until_kubelet_starts(
     tmp_path: pathlib.Path, reports: list[ComponentStatus]
 ) -> None:

@@ -58,13 +58,23 @@ class Node:
     def __init__(self, *held: DeviceId) -> None:
         self.emitted: list[Finding] = []
         self.inventory = INVENTORY
+        self.allocatable: frozenset[str] = frozenset()
         self.source = PluginReports(
             emit=self.emitted.append,
             classify=lambda _kind, _code: ActionClass.OBSERVE,
             locate=lambda uuid: self.inventory.by_id(uuid),  # noqa: PLW0108 - the inventory changes
             held=lambda: held,
+            allocatable=self._allocatable,
             now=lambda: 100.0,
         )
+
+    async def _allocatable(self) -> frozenset[str]:
+        return self.allocatable
+
+    async def ask_kubelet(self, *allocatable: str) -> None:
+        """Let the source ask kubelet, which would allocate these devices."""
+        self.allocatable = frozenset(allocatable)
+        await self.source.check()
 
     def see(self, *pods: PodView) -> None:
         for each in pods:
@@ -115,24 +125,87 @@ def test_status_without_the_device_ends_nothing(node: Node) -> None:
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_finished_pod_ends_its_reports(node: Node, phase: str) -> None:
-    """Kubelet leaves the status of a finished pod unchanged."""
+async def test_finished_pod_shows_nothing_about_its_devices(node: Node, phase: str) -> None:
+    """Kubelet leaves the status of a finished pod unchanged, and the device as it was."""
     node.see(pod(report(UNHEALTHY)), pod(report(UNHEALTHY), phase=phase))
+    await node.ask_kubelet(B)
+    assert node.transitions == [(RAISED, A)]
+    await node.ask_kubelet(f"{A}::0", B)
     assert node.transitions == [(RAISED, A), (OVER, A)]
 
 
-def test_deleted_pod_ends_its_reports(node: Node) -> None:
+async def test_deleted_pod_shows_nothing_about_its_devices(node: Node) -> None:
     node.see(pod(report(UNHEALTHY)))
     node.lose(pod(report(UNHEALTHY)))
+    await node.ask_kubelet()
+    assert node.transitions == [(RAISED, A)]
+    node.see(pod(report(HEALTHY), name="b"))
     assert node.transitions == [(RAISED, A), (OVER, A)]
 
 
-def test_shared_device_is_reported_while_one_pod_reports_it(node: Node) -> None:
+@pytest.mark.parametrize("health", [UNHEALTHY, UNKNOWN])
+async def test_a_pod_that_shows_the_device_now_has_precedence(node: Node, health: ReportedHealth) -> None:
+    node.see(pod(report(UNHEALTHY)), pod(report(health)))
+    await node.ask_kubelet(A)
+    assert node.transitions == [(RAISED, A)]
+
+
+async def test_instance_without_a_pod_is_proven_by_itself(node: Node) -> None:
+    node.see(pod(report(UNHEALTHY, device=MIG_1)))
+    node.lose(pod())
+    node.see(pod(report(HEALTHY, device=MIG_2), name="b"))
+    await node.ask_kubelet(MIG_2)
+    assert node.transitions == [(RAISED, B)]
+    await node.ask_kubelet(MIG_1)
+    assert node.transitions == [(RAISED, B), (OVER, B)]
+
+
+@pytest.mark.parametrize(("partitions", "ready"), [((), (B,)), (PARTED.partitions[1:], (MIG_2,))])
+async def test_instance_that_no_longer_exists_is_proven_by_its_gpu(
+    node: Node, partitions: tuple[DevicePartition, ...], ready: tuple[str, ...]
+) -> None:
+    node.see(pod(report(UNHEALTHY, device=MIG_1)))
+    node.lose(pod())
+    node.inventory = DeviceInventory(gpus=(replace(PARTED, partitions=partitions),), complete=True)
+    await node.ask_kubelet(A)
+    assert node.transitions == [(RAISED, B)]
+    await node.ask_kubelet(*ready)
+    assert node.transitions == [(RAISED, B), (OVER, B)]
+
+
+async def test_kubelet_is_asked_only_while_a_fault_holds(node: Node) -> None:
+    node.source = PluginReports(
+        emit=node.emitted.append,
+        classify=lambda _kind, _code: ActionClass.OBSERVE,
+        locate=INVENTORY.by_id,
+        held=lambda: (),
+        allocatable=not_asked,
+    )
+    await node.source.check()
+    node.see(pod(report(UNHEALTHY)))
+    with pytest.raises(AssertionError):
+        await node.source.check()
+
+
+async def not_asked() -> frozenset[str]:
+    raise AssertionError
+
+
+async def test_cleared_device_is_emitted_again_if_a_pod_still_shows_it(node: Node) -> None:
+    node.see(pod(report(UNHEALTHY)), pod(report(UNHEALTHY, device=B), name="b"))
+    node.lose(pod(name="b"))
+    for device in (A, B):
+        node.source.forget(device)
+    await node.ask_kubelet()
+    assert node.transitions == [(RAISED, A), (RAISED, B), (RAISED, A)]
+
+
+async def test_shared_device_is_reported_while_one_pod_reports_it(node: Node) -> None:
     first, second = report(UNHEALTHY, device=f"{A}::1"), report(UNHEALTHY, device=f"{A}::2")
     node.see(pod(first), pod(second, name="b"))
-    node.lose(pod(first))
+    node.see(pod(replace(first, health=HEALTHY)))
     assert node.transitions == [(RAISED, A)]
-    node.lose(pod(second, name="b"))
+    node.see(pod(replace(second, health=HEALTHY), name="b"))
     assert node.transitions == [(RAISED, A), (OVER, A)]
 
 
@@ -154,14 +227,15 @@ def test_mig_instance_waits_until_its_gpu_is_known(node: Node) -> None:
     assert node.transitions == [(RAISED, B)]
 
 
-def test_unknown_mig_instance_ends_no_recorded_fault() -> None:
+async def test_unknown_mig_instance_ends_no_recorded_fault() -> None:
     node = Node(A, B)
     node.inventory = DeviceInventory()
     node.see(pod(report(UNHEALTHY, device=MIG_1)))
     node.source.listed()
+    await node.ask_kubelet(A)
     assert node.transitions == []
     node.inventory = INVENTORY
-    node.source.update()
+    await node.ask_kubelet(A)
     assert node.transitions == [(RAISED, B), (OVER, A)]
 
 
@@ -191,13 +265,23 @@ def test_changed_message_is_emitted_again(node: Node) -> None:
     assert node.transitions == [(RAISED, A), (RAISED, A)]
 
 
-def test_fault_of_previous_agent_ends_when_no_pod_reports_it() -> None:
+def test_fault_of_previous_agent_ends_when_a_pod_shows_it_healthy() -> None:
     node = Node(A)
     node.see(pod(report(HEALTHY)))
     assert node.emitted == []  # not all pods have been listed yet
     for _ in range(2):
         node.source.listed()
     assert node.transitions == [(OVER, A)]
+
+
+async def test_fault_of_previous_agent_that_no_pod_reports_stays_until_kubelet_would_allocate_the_gpu() -> None:
+    """Which instance the previous agent saw is not stored, so all of them must be healthy."""
+    node = Node(A, B)
+    node.source.listed()
+    await node.ask_kubelet(MIG_1)
+    assert node.transitions == []
+    await node.ask_kubelet(A, MIG_1, MIG_2)
+    assert node.transitions == [(OVER, A), (OVER, B)]
 
 
 def test_fault_of_previous_agent_stays_while_reported_or_unknown() -> None:
@@ -223,7 +307,7 @@ _changes = st.lists(st.tuples(st.sampled_from("abc"), st.none() | _reports), max
 
 
 @given(changes=_changes)
-def test_repetition_changes_nothing_and_faults_end_with_the_pods(
+def test_repetition_changes_nothing_and_faults_end_when_kubelet_would_allocate_the_devices(
     changes: list[tuple[str, list[ResourceHealth] | None]],
 ) -> None:
     once, twice = Node(), Node()
@@ -239,6 +323,7 @@ def test_repetition_changes_nothing_and_faults_end_with_the_pods(
     ]
     for name in "abc":
         once.lose(pod(name=name))
+    once.source.update(allocatable={A, MIG_1, MIG_2})
     state = fold.HealthState()
     for finding in once.emitted:
         assert finding.device.uuid is not None
