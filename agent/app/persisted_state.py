@@ -93,7 +93,7 @@ async def watched_since(store: Store, *, boot_id: str) -> float:
     known = json.loads(text) if text is not None else {}
     if known.get("boot_id") == boot_id:
         return float(known["since"])
-    since = time.monotonic()
+    since = time.clock_gettime(time.CLOCK_BOOTTIME)
     await store.save(_FIRST_START, json.dumps({"boot_id": boot_id, "since": since}))
     return since
 

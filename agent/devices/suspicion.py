@@ -22,13 +22,17 @@ from kubemend.common import aio, contained
 log = structlog.get_logger(__name__)
 
 LASTING = 600.0
-"""Seconds for which a process must have worked on a device that is suspect because restarts on it did not last."""
+"""Seconds for which a process must have been seen on a device that is suspect because restarts on it did not last."""
 
 _DRIVER_SECONDS = 2.0
 
 
 class SuspicionTracker:
-    """Emit suspicions as findings and check them. ``since_boot`` is the clock of processes' start times."""
+    """Emit suspicions as findings and check them.
+
+    ``since_boot`` is the clock of processes' start times. It counts suspends of the node, in which nothing works:
+    ``awake``, by which work is counted, stands still in them.
+    """
 
     def __init__(
         self,
@@ -40,6 +44,7 @@ class SuspicionTracker:
         classify: Callable[[FindingKind, str], ActionClass],
         now: Callable[[], float] = time.time,
         since_boot: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+        awake: Callable[[], float] = time.monotonic,
         period: float = 10.0,
     ) -> None:
         self._verdict_store = verdict_store
@@ -49,8 +54,11 @@ class SuspicionTracker:
         self._classify = classify
         self._now = now
         self._since_boot = since_boot
+        self._awake = awake
         self._period = period
         self._times = SteadyTimes(now=now, clock=since_boot)
+        self._at_work: dict[str, dict[tuple[int, float], float]] = {}
+        """By suspect device, the processes on it (pid, start), and when each was first seen there by ``awake``."""
 
     def mark_suspect(self, kind: FindingKind, *, device: str, text: str) -> None:
         """Raise a suspicion (one of ``fold.SUSPICIONS``) against a device, by any of its names."""
@@ -63,7 +71,9 @@ class SuspicionTracker:
 
     async def check(self) -> None:
         """Check every suspect device once."""
-        for device in self._verdict_store.devices():
+        suspects = self._verdict_store.devices()
+        self._at_work = {device: seen for device, seen in self._at_work.items() if device in suspects}
+        for device in suspects:
             with contained.within(contained.Part.DEVICE, device):
                 await self._check_device(device)
 
@@ -85,14 +95,16 @@ class SuspicionTracker:
             )
             return "" if stuck else "it no longer has a process that cannot be killed"
         raised = self._times.of((device, active_fault.kind), last_seen=active_fault.last_seen)
-        return self._evidence_of_work(uses[uuid], since=raised)
+        return self._evidence_of_work(device, uses[uuid], since=raised)
 
-    def _evidence_of_work(self, use: DeviceUse, *, since: float) -> str:
-        now = self._since_boot()
-        for each in use.processes:
-            process = device_processes.read_facts(self._processes, each.pid)
-            if process is not None and process.started >= since and now - process.started >= LASTING:
-                return f"pid {each.pid} has worked on it for {now - process.started:.0f} s"
+    def _evidence_of_work(self, device: str, use: DeviceUse, *, since: float) -> str:
+        now, before = self._awake(), self._at_work.get(device, {})
+        found = (device_processes.read_facts(self._processes, each.pid) for each in use.processes)
+        newer = [(each.pid, each.started) for each in found if each is not None and each.started >= since]
+        seen = self._at_work[device] = {process: before.get(process, now) for process in newer}
+        for (pid, _), first in seen.items():
+            if now - first >= LASTING:
+                return f"pid {pid} has worked on it for {now - first:.0f} s"
         return ""
 
     def _emit(self, kind: FindingKind, *, code: str, device: str, text: str, action: ActionClass) -> None:

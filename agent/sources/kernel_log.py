@@ -3,10 +3,11 @@
 It resumes at the stored cursor (boot id and sequence number), counts lost records, and tolerates any content of the
 log.
 
-Clocks: a record's time is the kernel's ``local_clock()``. Unlike CLOCK_MONOTONIC it is not corrected by NTP, and it
+Clocks: a record's time is the kernel's ``local_clock()``. Unlike CLOCK_BOOTTIME it is not corrected by NTP, and it
 stops in suspend; over weeks of uptime it may be far off. ``log_clock`` measures the offset from records that are read
-as they are printed, and the offset is added: ``Finding.boot_seconds`` is CLOCK_MONOTONIC, which process start times
-use, and ``observed_at`` is Unix time.
+as they are printed, and the offset is added: ``Finding.boot_seconds`` is CLOCK_BOOTTIME, which process start times
+use, and ``observed_at`` is Unix time. Until the offset is known, a fault is dated too early rather than too late: a
+container that replaced the faulty one is not restarted for it.
 """
 
 import asyncio
@@ -70,7 +71,7 @@ class Meter(Protocol):
 
 def wall_offset() -> float:
     """Return the Unix time, in seconds, at which the kernel's clock was zero."""
-    return time.time() - time.monotonic()
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class KernelLogSource:

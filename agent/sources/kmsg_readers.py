@@ -6,6 +6,8 @@ A regular file is followed by inotify(7), with the few calls that the standard l
 support regular files, and polling would cost power and time on every node.
 """
 
+import asyncio
+import contextlib
 import ctypes
 import errno
 import os
@@ -25,6 +27,9 @@ _BATCH = 1000
 _RECORD_MAX = 16 * 1024
 """Twice the largest record that any kernel writes (CONSOLE_EXT_LOG_MAX, 8192 bytes)."""
 
+_WAIT = 10.0
+"""Seconds after which a wait is begun again. One that takes twice as long shows that the agent did not run."""
+
 _CHUNK = 64 * 1024
 _RECORD_END = re.compile(rb"\n(?! )")  # a line that begins with a blank continues the previous record
 
@@ -38,8 +43,8 @@ class Batch:
     """Complete records in order.
 
     ``at_end``: there were no more. ``broken``: number of records that were too large to be read. ``read_at`` is
-    CLOCK_MONOTONIC in seconds at the end of the read, where the stamps are those of this kernel's clock. ``awaited``:
-    the last record was printed after the reader began to wait.
+    CLOCK_BOOTTIME in seconds at the end of the read, where the stamps are those of this kernel's clock. ``awaited``:
+    the last record was printed after the reader began to wait, less than two ``_WAIT`` ago.
     """
 
     records: list[bytes]
@@ -80,24 +85,32 @@ class DeviceReader:
         path: Path,
         *,
         read: Callable[[int, int], bytes] = os.read,
-        since_boot: Callable[[], float] = time.monotonic,
+        since_boot: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
         self._path = path
         self._read = read
         self._since_boot = since_boot
         self._at_end = False
+        self._awaited = False
         self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
     async def wait(self) -> None:
         """Wait for the next record."""
-        if self._at_end:
-            await readiness.readable(self._fd)
+        self._awaited = False
+        while self._at_end and not self._awaited:
+            began = self._since_boot()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_WAIT):
+                    await readiness.readable(self._fd)
+                if self._since_boot() - began >= 2 * _WAIT:
+                    return
+                self._awaited = True
 
     def read(self) -> Batch:
         """Read up to one batch. Overwritten records are skipped; the gap in the sequence numbers gives their count."""
         records: list[bytes] = []
         broken = 0
-        awaited, self._at_end = self._at_end, False
+        self._at_end = False
         for _ in range(_BATCH):
             try:
                 record = self._read(self._fd, _RECORD_MAX)
@@ -118,7 +131,7 @@ class DeviceReader:
             at_end=self._at_end,
             broken=broken,
             read_at=self._since_boot(),
-            awaited=awaited and self._at_end,
+            awaited=self._awaited and self._at_end,
         )
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Measure the drift of the kernel log's clock against CLOCK_MONOTONIC, which process start times use. Pure.
+"""Measure the drift of the kernel log's clock against CLOCK_BOOTTIME, which process start times use. Pure.
 
-Records are stamped with ``local_clock()``, which runs at the processor's rate and is never corrected: over weeks of
-uptime it drifts by seconds, on some machines by hours. A record that is read as it is printed shows the lag: it cannot
-have been printed after it was read, and hardly long before.
+Records are stamped with ``local_clock()``, which runs at the processor's rate, is never corrected, and stops in
+suspend: over weeks of uptime it drifts by seconds, on some machines by hours. A record that is read as it is printed
+shows the lag: it cannot have been printed after it was read, and hardly long before.
 """
 
 from collections import deque
@@ -29,7 +29,7 @@ class LogClock:
         self._seen: deque[float] = deque(maxlen=_ENOUGH)
 
     def learn(self, *, stamp: float, now: float, live: bool) -> None:
-        """Process a record: its stamp, and CLOCK_MONOTONIC when it was read, both in seconds.
+        """Process a record: its stamp, and CLOCK_BOOTTIME when it was read, both in seconds.
 
         ``live``: the reader waited for it. Otherwise it may be of any age, and only shows how far ahead the clock is.
         """

@@ -46,7 +46,7 @@ class FindingEmitter:
                 action=ActionClass.NONE if over else self._classify(change.kind, ""),
                 observed_at=time.time(),
                 text=change.text or "",
-                boot_seconds=time.monotonic(),
+                boot_seconds=time.clock_gettime(time.CLOCK_BOOTTIME),
                 key=f"{self._key_prefix}:{next(self._serials)}",
             )
         )

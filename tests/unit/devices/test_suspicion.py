@@ -27,6 +27,7 @@ class Env:
     host: GpuHost
     now: float = BOOTED_AT + 5000.0
     clock_set: float = 0.0
+    suspended: float = 0.0
 
     def __post_init__(self) -> None:
         self.suspects = SuspicionTracker(
@@ -37,6 +38,7 @@ class Env:
             classify=lambda _, __: ActionClass.OBSERVE,
             now=lambda: self.now + self.clock_set,
             since_boot=lambda: self.now - BOOTED_AT,
+            awake=lambda: self.now - BOOTED_AT - self.suspended,
         )
 
     def _fold(self, finding: Finding) -> None:
@@ -95,6 +97,7 @@ async def test_suspicion_ends_after_process_worked_long_enough(env: Env) -> None
     env.suspects.mark_suspect(INEFFECTIVE, device=GPU, text="did not last")
     env.now += 10
     env.work(2)
+    await env.suspects.check()
     env.now += LASTING - 1
     await env.suspects.check()
     assert env.verdict().health is Health.DEGRADED
@@ -112,9 +115,36 @@ async def test_clock_that_was_set_is_no_evidence_of_work(env: Env) -> None:
     await env.suspects.check()
     assert env.verdict().health is Health.DEGRADED
     env.work(2)
+    await env.suspects.check()
     env.now += LASTING
     await env.suspects.check()
     assert env.verdict().health is Health.HEALTHY
+
+
+async def test_suspend_of_the_node_is_no_work(env: Env) -> None:
+    env.suspects.mark_suspect(INEFFECTIVE, device=GPU, text="did not last")
+    env.work(2)
+    await env.suspects.check()
+    env.now += 100 * LASTING
+    env.suspended = 100 * LASTING
+    await env.suspects.check()
+    assert env.verdict().health is Health.DEGRADED
+    env.now += LASTING
+    await env.suspects.check()
+    assert env.verdict().health is Health.HEALTHY
+
+
+async def test_process_that_left_the_device_and_came_back_begins_again(env: Env) -> None:
+    env.suspects.mark_suspect(INEFFECTIVE, device=GPU, text="did not last")
+    env.work(2)
+    await env.suspects.check()
+    left = env.host.listed[DeviceId(GPU)].copy()
+    env.host.listed[DeviceId(GPU)].clear()
+    env.now += LASTING
+    await env.suspects.check()
+    env.host.listed[DeviceId(GPU)] |= left
+    await env.suspects.check()
+    assert env.verdict().health is Health.DEGRADED
 
 
 async def test_suspicion_end_leaves_other_suspicions(env: Env) -> None:

@@ -1,13 +1,17 @@
 """The kernel log source: resumes, counts its losses, and continues after any failure of the log."""
 
+import contextlib
 import errno
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hack import kmsg
 from kubemend.agent.health.state import evidence
+from kubemend.agent.model.findings import Finding
 from kubemend.agent.sources import kernel_log, kmsg_readers
 from kubemend.common.components import ComponentState
 from tests.unit.sources.kernel_logs import BOOT, BOOTED_AT, FakeDevice, Flood, Notes, running
@@ -360,11 +364,27 @@ async def test_kernel_log_of_this_machine_is_parsed() -> None:
 
 
 async def test_log_with_clock_hours_late_dates_new_records_as_now(fifo: Path) -> None:
+    old, new = await dates_of_two_records(fifo, since_boot=lambda: 7200.002)
+    assert old.boot_seconds == 0.001
+    assert new.boot_seconds == pytest.approx(7200.002)
+    assert new.observed_at == pytest.approx(BOOTED_AT + 7200.002)
+
+
+async def test_record_that_was_read_after_a_stop_of_the_agent_is_not_dated_later(fifo: Path) -> None:
+    """Otherwise a container that replaced the faulty one in the meantime would be restarted for it."""
+    read_first, began_to_wait, went_on = 0.001, 0.001, 3600.0
+    times = iter([read_first, began_to_wait])
+    _, new = await dates_of_two_records(fifo, since_boot=lambda: next(times, went_on))
+    assert new.boot_seconds == 0.002
+
+
+async def dates_of_two_records(fifo: Path, *, since_boot: Callable[[], float]) -> list[Finding]:
+    """Return the findings of a record that was there before, and of one for which the reader waited."""
     device = FakeDevice([xid_record(31, seq=1), errno.EAGAIN, xid_record(43, seq=2)])
     notes = Notes()
 
     def open_log(path: Path) -> kmsg_readers.DeviceReader:
-        return kmsg_readers.DeviceReader(path, read=device.read, since_boot=lambda: 7200.002)
+        return kmsg_readers.DeviceReader(path, read=device.read, since_boot=since_boot)
 
     async with running(fifo, notes, open_log=open_log):
         await notes.until(lambda: len(notes.findings) == 1)
@@ -374,8 +394,13 @@ async def test_log_with_clock_hours_late_dates_new_records_as_now(fifo: Path) ->
             await notes.until(lambda: len(notes.findings) == 2)
         finally:
             os.close(printed)
+    return notes.findings
 
-    old, new = notes.findings
-    assert old.boot_seconds == 0.001
-    assert new.boot_seconds == pytest.approx(7200.002)
-    assert new.observed_at == pytest.approx(BOOTED_AT + 7200.002)
+
+def test_records_and_processes_are_dated_by_one_clock(monkeypatch: pytest.MonkeyPatch, fifo: Path) -> None:
+    """CLOCK_BOOTTIME, in which processes' start times are: after a suspend CLOCK_MONOTONIC is hours behind."""
+    monkeypatch.setattr(time, "clock_gettime", {time.CLOCK_BOOTTIME: 7200.0, time.CLOCK_MONOTONIC: 60.0}.__getitem__)
+    monkeypatch.setattr(time, "time", lambda: BOOTED_AT + 7200.0)
+    assert kernel_log.wall_offset() == BOOTED_AT
+    with contextlib.closing(kmsg_readers.DeviceReader(fifo, read=FakeDevice([]).read)) as reader:
+        assert reader.read().read_at == 7200.0
