@@ -12,8 +12,11 @@ from kubemend.agent.prove.measurements import OF_ONE_GPU, CudaFailure, Facts, Ha
 from kubemend.agent.prove.verdicts import Outcome, Reason, Verdict
 from kubemend.agent.sources.nvml.protocol import Condition, DeviceAnswer
 
-SLOWEST_SHARE: Final = 0.03
-"""Of the nominal memory bandwidth. An H200 reached 0.19 at its full clocks, and the lowest are a sixth of those."""
+SLOWEST_SHARE: Final = 0.01
+"""Of the nominal memory bandwidth, which is that of the highest clocks. Operators lock lower ones (``nvidia-smi -lmc``,
+``-lgc``): the lowest memory clock of boards with GDDR is 405 MHz, of 9001 MHz on an L40S and 14001 MHz with GDDR7, a
+thirty-fifth. An H200 reached 0.19 at its full clocks, and its lowest are a sixth of those.
+"""
 
 SHORTEST_HANG: Final = 10.0
 """Seconds. A call that has not returned for a shorter time may only be slow, as the start of a context can be."""

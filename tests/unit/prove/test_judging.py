@@ -92,9 +92,9 @@ def test_worker_that_dies_at_the_end_does_not_pass() -> None:
 @pytest.mark.parametrize(
     ("share", "alone", "expected"),
     [
-        (0.029, True, (Outcome.FAILED, Reason.SLOW_MEMORY)),
-        (0.029, False, (Outcome.UNKNOWN, Reason.SLOW_MEMORY)),
-        (0.031, True, (Outcome.PASSED, None)),
+        (0.009, True, (Outcome.FAILED, Reason.SLOW_MEMORY)),
+        (0.009, False, (Outcome.UNKNOWN, Reason.SLOW_MEMORY)),
+        (0.5 * 405 / 14001, True, (Outcome.PASSED, None)),  # half of what the lowest memory clock allows
     ],
 )
 def test_slow_memory_fails_only_an_undisturbed_gpu(

@@ -1,11 +1,15 @@
 """Calls in flight, and the announcement of hanging ones."""
 
+import hashlib
+import os
+import threading
+import time
 from collections.abc import Callable
 
 import pytest
 
 from kubemend.agent.sources.nvml import calls as module
-from kubemend.agent.sources.nvml.calls import Calls
+from kubemend.agent.sources.nvml.calls import Calls, cpu_waits
 
 DEADLINE = 10.0
 STDIN = 0
@@ -14,7 +18,8 @@ STDIN = 0
 class Process:
     """A process with a clock: the announcements of its calls, in order.
 
-    ``stopped`` is for how long each wait lasts beyond its end, ``input`` whether its stdin is readable.
+    ``stopped`` is for how long each wait lasts beyond its end, ``input`` whether its stdin is readable, ``throttled``
+    the share of the time in which its threads are ready to run and have no CPU.
     """
 
     def __init__(self) -> None:
@@ -24,7 +29,14 @@ class Process:
         self.input = False
         self.now = 1000.0
         self.waits: list[float] = []
-        self.calls = Calls(deadline=DEADLINE, announce=self.announced.append, came_back=self.came_back)
+        self.throttled = 0.0
+        self.waited = 0.0
+        self.calls = Calls(
+            deadline=DEADLINE,
+            announce=self.announced.append,
+            came_back=self.came_back,
+            cpu_wait=lambda _thread: self.waited,
+        )
 
     def came_back(self) -> None:
         self.returns += 1
@@ -36,7 +48,9 @@ class Process:
         self, reading: list[int], writing: list[int], errors: list[int], timeout: float
     ) -> tuple[list[int], list[int], list[int]]:
         self.waits.append(timeout)
-        self.now += self.stopped if self.input else timeout + self.stopped
+        lasted = self.stopped if self.input else timeout + self.stopped
+        self.now += lasted
+        self.waited += self.throttled * lasted
         return reading if self.input else [], writing, errors
 
     def wait(self, seconds: float) -> None:
@@ -154,3 +168,54 @@ def test_stop_does_not_withdraw_an_announcement(process: Process) -> None:
         process.wait(DEADLINE + 1)
         stopped_in_a_wait(process)
         assert process.announced[-1] == "nvmlInit"
+
+
+def test_time_without_a_cpu_does_not_count(process: Process) -> None:
+    """A cgroup's limit stops its threads for up to 99 ms of each 100: too short to be seen at a wait's end."""
+    process.throttled = 0.99
+    with process.calls.during("cuDevicePrimaryCtxRetain"):
+        process.wait(20 * DEADLINE)
+
+    assert set(process.announced) == {None}
+
+
+def test_call_that_hangs_on_a_machine_short_of_cpus_is_announced(process: Process) -> None:
+    """It waits in the driver, not for a CPU."""
+    process.throttled = 0.99
+    with process.calls.during("cuEventSynchronize"):
+        process.wait(0.5 * DEADLINE)
+        process.throttled = 0.0
+        process.wait(DEADLINE)
+        assert process.announced[-1] == "cuEventSynchronize"
+        process.throttled = 0.99
+        process.wait(DEADLINE)
+        assert process.announced[-1] == "cuEventSynchronize", "it has not returned"
+
+
+def test_call_is_announced_while_stdin_is_always_readable(process: Process) -> None:
+    process.input, process.stopped = True, 0.1
+    with process.calls.during("nvmlEventSetWait"):
+        process.wait(1.1 * DEADLINE)
+        assert process.announced[-1] == "nvmlEventSetWait"
+    assert len(process.announced) < 8
+
+
+def test_kernel_counts_the_time_without_a_cpu() -> None:
+    """Two threads of one CPU: each waits for the other for about half of the time."""
+    cpus = os.sched_getaffinity(0)
+    waits: list[float] = []
+
+    def spin() -> None:
+        os.sched_setaffinity(0, {min(cpus)})
+        began, mine = time.monotonic(), threading.get_native_id()
+        while cpu_waits(mine) < 0.02 and time.monotonic() - began < 60:
+            hashlib.sha256(bytes(1 << 20))  # without the interpreter's lock, for which a thread would sleep
+        waits.append(cpu_waits(mine))
+
+    threads = [threading.Thread(target=spin) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(waits) >= 0.02
+    assert cpu_waits(0) == 0.0
