@@ -94,9 +94,8 @@ class VerdictStore:
         """Return a device's current verdict."""
         self._align(inventory)
         device = self.name(device)
-        known = {gpu.uuid for gpu in inventory.gpus}
-        answers = (device in known and device not in inventory.silent) if inventory.complete else None
-        if device not in known and (is_there := self._is_there(device)) is not None:
+        answers = inventory.answers(device)
+        if not answers and (is_there := self._is_there(device)) is not None:
             answers = is_there
         result = fold.verdict(self._state, device, answers=answers)
         for health in Health:
@@ -144,7 +143,9 @@ class VerdictStore:
         if inventory is self._inventory:
             return
         before, self._inventory = self._inventory, inventory
-        self._names |= {str(gpu.pci): gpu.uuid for gpu in inventory.gpus}
+        here = {str(gpu.pci): gpu.uuid for gpu in inventory.gpus}
+        moved = set(here.values())
+        self._names = {name: uuid for name, uuid in self._names.items() if uuid not in moved} | here
         self._state = fold.renamed(self._state, self._names)
         there = {gpu.uuid for gpu in inventory.gpus} | self.devices()
         self._metrics.forget({*self._names, *(gpu.uuid for gpu in before.gpus)} - there)

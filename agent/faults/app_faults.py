@@ -309,7 +309,8 @@ class AppFaultHandler:
         gpu = inventory.locate(where)
         if not inventory.complete and (gpu is None or gpu.remembered):
             return None
-        ids = inventory.allocatable_ids(where)
+        if (ids := inventory.allocatable_ids(where)) is None:
+            return None
         allocations = await self._holders.current(max_age=1.0)
         held = held_devices(allocations, pods=self._pods)
         holders = [ref for ref, devices in held.items() if devices & ids]

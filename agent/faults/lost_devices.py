@@ -121,4 +121,4 @@ class LostDevices:
     def _answers(self, device: str) -> bool:
         inventory = self._devices.inventory
         gpu = inventory.locate(locator(device))
-        return inventory.complete and gpu is not None and not gpu.remembered and gpu.uuid not in inventory.silent
+        return gpu is not None and inventory.answers(gpu.uuid) is True

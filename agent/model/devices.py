@@ -91,12 +91,14 @@ class DeviceLocator:
 class DeviceInventory:
     """The GPUs of the node.
 
-    ``complete`` is False while the vendor's library does not answer: absence then proves nothing. ``silent`` are the
-    GPUs that did not answer the last query: their current state is unknown.
+    ``complete`` is False while the vendor's library does not answer: absence then proves nothing. ``partial``: it
+    answers, but not for all GPUs, and which do not cannot be determined. ``silent`` are the GPUs that did not answer
+    the last query: their current state is unknown.
     """
 
     gpus: tuple[Gpu, ...] = ()
     complete: bool = False
+    partial: bool = False
     silent: frozenset[DeviceId] = frozenset()
     _by_pci: dict[PciAddress, Gpu] = field(init=False, repr=False, compare=False)
     _by_id: dict[DeviceId, Gpu] = field(init=False, repr=False, compare=False)
@@ -114,17 +116,24 @@ class DeviceInventory:
         """Return the GPU with that id, or the GPU that a partition with that id belongs to."""
         return self._by_id.get(uuid)
 
+    def answers(self, uuid: str) -> bool | None:
+        """Return whether the GPU with that UUID answers now; None while the vendor's library does not answer."""
+        if not self.complete and not self.partial:
+            return None
+        return uuid not in self.silent and any(gpu.uuid == uuid and not gpu.remembered for gpu in self.gpus)
+
     def locate(self, where: DeviceLocator) -> Gpu | None:
         """Return the GPU that a finding concerns, or None when it is not in the inventory."""
         if where.uuid is not None and (gpu := self._by_id.get(where.uuid)) is not None:
             return gpu
         return self._by_pci.get(where.pci) if where.pci is not None else None
 
-    def allocatable_ids(self, where: DeviceLocator) -> frozenset[DeviceId]:
-        """Return every id under which a container may hold the located device.
+    def allocatable_ids(self, where: DeviceLocator) -> frozenset[DeviceId] | None:
+        """Return every id under which a container may hold the located device; None if that is an unknown partition.
 
-        A finding on a partition concerns that partition alone. One on the whole GPU concerns the GPU and all its
-        partitions (other tools lose whole-GPU faults on MIG GPUs: research/health.md, defects 3 and 4).
+        A finding on a partition concerns that partition alone, also before the driver has listed a new one. One on the
+        whole GPU concerns the GPU and all its partitions (other tools lose whole-GPU faults on MIG GPUs:
+        research/health.md, defects 3 and 4).
         """
         gpu = self.locate(where)
         if gpu is None:
@@ -138,8 +147,8 @@ class DeviceInventory:
                 and where.compute_instance in (None, instance.compute_instance)
             )
         ]
-        if instances:
-            return frozenset(instance.uuid for instance in instances)
+        if instances or where.gpu_instance is not None:
+            return frozenset(instance.uuid for instance in instances) or None
         return frozenset((gpu.uuid, *(instance.uuid for instance in gpu.partitions)))
 
 

@@ -71,6 +71,26 @@ async def test_silent_gpu_is_not_healthy(verdict_store: VerdictStore) -> None:
     assert verdict_store.verdict(UUID, inventory=KNOWN).health is Health.HEALTHY
 
 
+async def test_gpu_that_answers_is_healthy_next_to_one_that_cannot_be_identified(verdict_store: VerdictStore) -> None:
+    partial = dataclasses.replace(KNOWN, complete=False, partial=True)
+    assert verdict_store.verdict(UUID, inventory=partial).health is Health.HEALTHY
+    silent = dataclasses.replace(partial, silent=frozenset({UUID}))
+    assert verdict_store.verdict(UUID, inventory=silent).health is Health.UNKNOWN
+    remembered = dataclasses.replace(KNOWN.gpus[0], index=-1)
+    assert verdict_store.verdict(UUID, inventory=dataclasses.replace(partial, gpus=(remembered,))).health is (
+        Health.UNKNOWN
+    )
+
+
+async def test_fault_at_the_former_place_of_a_gpu_is_not_its_own(verdict_store: VerdictStore) -> None:
+    """The bus was scanned anew: the GPU has another address, and NVML lists a new one at its old only later."""
+    verdict_store.verdict(UUID, inventory=KNOWN)
+    moved = dataclasses.replace(KNOWN.gpus[0], pci=PciAddress.parse("0000:99:00.0"))
+    there = dataclasses.replace(KNOWN, gpus=(moved,))
+    assert verdict_store.apply(OFF_THE_BUS, inventory=there) == str(PCI)
+    assert verdict_store.verdict(UUID, inventory=there).health is Health.HEALTHY
+
+
 async def test_metrics_show_device_by_latest_name_only(verdict_store: VerdictStore, metrics: Metrics) -> None:
     verdict_store.verdict(verdict_store.apply(OFF_THE_BUS, inventory=NOT_YET), inventory=NOT_YET)
     assert shown(metrics) == {str(PCI)}

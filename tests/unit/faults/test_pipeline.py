@@ -425,6 +425,24 @@ async def test_pipeline_instance_holder_unknown_until_driver_is_up(stopped_env: 
         await env.condition(conditions.DEVICES_HEALTHY, "Healthy", within=60)
 
 
+@pytest.mark.parametrize(("gpu_instance", "compute_instance"), [(2, None), (1, 1)])
+async def test_pipeline_fault_of_an_unknown_instance_restarts_no_holder_of_another(
+    env: PipelineEnv, gpu_instance: int, compute_instance: int | None
+) -> None:
+    """Instances are divided anew while the GPU is in use; the next poll lists them."""
+    known = DevicePartition(uuid=DeviceId("MIG-1"), gpu_instance=1, compute_instance=0)
+    env.devices.inventory = replace(env.devices.inventory, gpus=(replace(outside.GPU, partitions=(known,)),))
+    env.holders.hold(TRAINER, device=known.uuid)
+    where = replace(HERE, gpu_instance=gpu_instance, compute_instance=compute_instance)
+    env.queue.submit(xid(94, device=where))
+    await asyncio.sleep(0.1)
+    assert env.restarts.requests.empty()
+    new = DevicePartition(DeviceId("MIG-2"), gpu_instance, compute_instance or 0)
+    env.devices.inventory = replace(env.devices.inventory, gpus=(replace(outside.GPU, partitions=(known, new)),))
+    env.holders.hold(TRAINER, device=new.uuid)
+    assert (await env.restarted()).target == TRAINER
+
+
 async def test_pipeline_end_of_unknown_fault_is_ignored(env: PipelineEnv) -> None:
     over = xid(0, ActionClass.NONE, kind=FindingKind.FAULT_OVER)
     env.queue.submit(replace(over, code="Throttled"))

@@ -113,6 +113,8 @@ async def test_gpu_off_bus_before_start_is_reported_without_name(fake: FakeNvml,
     assert lost.device == DeviceLocator()
     assert len(env.source.inventory.gpus) == 7
     assert not env.source.inventory.complete
+    assert env.source.inventory.answers(gpu_uuid(0))
+    assert not env.source.inventory.answers(gpu_uuid(1))
 
 
 async def test_recovery_action_change_is_found_by_event_and_poll(fake: FakeNvml, start: Start) -> None:

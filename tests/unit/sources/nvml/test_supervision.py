@@ -62,6 +62,7 @@ async def test_hanging_driver_degrades_the_component_and_blocks_nothing_else(fak
     assert "nvml" in status.message
     assert isinstance(answer, Unknown)
     assert not env.source.inventory.complete
+    assert env.source.inventory.answers(gpu_uuid(0)) is None
     assert len(env.source.inventory.gpus) == 8
     assert workers() == [pid]
 
