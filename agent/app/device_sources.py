@@ -136,6 +136,7 @@ class DeviceSources:
             watched_since=await watched_since(store, boot_id=boot_id),
             catalog=catalog,
             emit=queue.submit,
+            drained=queue.drained,
             report=parts.reporter("kernel-log"),
             sysfs=settings.sysfs,
             cursors=cursor,

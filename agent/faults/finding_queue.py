@@ -12,7 +12,7 @@ import structlog
 
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.findings import Finding, FindingKind
+from kubemend.agent.model.findings import Finding, FindingKind, Source
 
 log = structlog.get_logger(__name__)
 
@@ -20,20 +20,37 @@ _LARGEST_BATCH: Final = 256
 
 
 class FindingQueue:
-    """Accepts findings without blocking, and counts those that have not been handled to the end."""
+    """Accepts findings without blocking, and counts those that have not been handled to the end.
+
+    Lines of the kernel log and Xids may come by the thousand. All other findings are emitted once, at the beginning and
+    the end of a state: they have as much room again, because one that is lost would leave a wrong verdict.
+    """
 
     def __init__(self, *, metrics: Metrics, capacity: int = 10_000) -> None:
         self._metrics = metrics
-        self._queue: asyncio.Queue[Finding] = asyncio.Queue(maxsize=capacity)
+        self._capacity = capacity
+        self._queue: asyncio.Queue[Finding] = asyncio.Queue()
         self._unfinished = 0
+        self._drained = asyncio.Event()
+        self._drained.set()
 
     def submit(self, finding: Finding) -> None:
         """Queue a finding; never blocks. One that does not fit is logged and counted as lost."""
-        try:
-            self._queue.put_nowait(finding)
-        except asyncio.QueueFull:
+        floods = finding.source is Source.KERNEL_LOG or finding.kind is FindingKind.XID
+        if self._queue.qsize() >= (self._capacity if floods else 2 * self._capacity):
             self._metrics.findings_lost.inc()
             log.error("finding.lost", source=finding.source.value, finding=finding.title, device=str(finding.device))
+            return
+        self._queue.put_nowait(finding)
+        if self._queue.qsize() >= self._capacity / 8:
+            self._drained.clear()
+
+    async def drained(self) -> None:
+        """Wait until most of the capacity is free; returns at once if it is.
+
+        For a source that can wait, as the kernel log: the kernel keeps the lines.
+        """
+        await self._drained.wait()
 
     def idle(self) -> bool:
         """Return whether all findings so far are folded, saved and handled. Only then may the source forget them."""
@@ -47,6 +64,8 @@ class FindingQueue:
         batch = [await self._queue.get()]
         while len(batch) < _LARGEST_BATCH and not self._queue.empty():
             batch.append(self._queue.get_nowait())
+        if self._queue.qsize() < self._capacity / 8:
+            self._drained.set()
         self._unfinished += len(batch)
         return batch
 

@@ -13,7 +13,7 @@ container that replaced the faulty one is not restarted for it.
 import asyncio
 import errno
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -69,6 +69,10 @@ class Meter(Protocol):
         """Count records that could not be parsed."""
 
 
+async def _at_once() -> None:
+    return
+
+
 def wall_offset() -> float:
     """Return the Unix time, in seconds, at which the kernel's clock was zero."""
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -94,6 +98,7 @@ class KernelLogSource:
         meter: Meter,
         sysfs: Path = Path("/sys"),
         accept_user_records: bool = False,
+        drained: Callable[[], Awaitable[None]] = _at_once,
         open_log: Callable[[Path], kmsg_readers.RecordReader] = kmsg_readers.open_log,
         offset: Callable[[], float] = wall_offset,
         backoff: aio.Backoff | None = None,
@@ -104,7 +109,8 @@ class KernelLogSource:
         before any agent ran. (A saved cursor is weaker evidence: an agent can die before it saves its first.) ``sysfs``
         is the node's ``/sys``: an error of a PCIe port is attributed to the devices below it. ``accept_user_records``
         also accepts records that user space wrote into the kernel log (``echo … > /dev/kmsg``). Use it for drills only,
-        because any root process could then cause container restarts.
+        because any root process could then cause container restarts. ``drained`` waits until the findings so far have
+        been handled far enough to read on.
         """
         self._path = path
         self._boot_id = boot_id
@@ -115,6 +121,7 @@ class KernelLogSource:
         self._cursors = cursors
         self._meter = meter
         self._accept_user_records = accept_user_records
+        self._drained = drained
         self._open_log = open_log
         self._offset = offset
         self._backoff = backoff if backoff is not None else aio.Backoff(first=0.1, limit=5.0)
@@ -142,6 +149,7 @@ class KernelLogSource:
         log.info("kernel_log.opened", path=str(self._path), after_seq=self._cursor.seq if self._cursor else None)
         try:
             while True:
+                await self._drained()
                 await reader.wait()
                 batch = reader.read()
                 self._backoff.reset()

@@ -7,7 +7,6 @@ support regular files, and polling would cost power and time on every node.
 """
 
 import asyncio
-import contextlib
 import ctypes
 import errno
 import os
@@ -44,7 +43,7 @@ class Batch:
 
     ``at_end``: there were no more. ``broken``: number of records that were too large to be read. ``read_at`` is
     CLOCK_BOOTTIME in seconds at the end of the read, where the stamps are those of this kernel's clock. ``awaited``:
-    the last record was printed after the reader began to wait, less than two ``_WAIT`` ago.
+    the last record was printed while the reader waited, less than two ``_WAIT`` ago.
     """
 
     records: list[bytes]
@@ -91,20 +90,22 @@ class DeviceReader:
         self._read = read
         self._since_boot = since_boot
         self._at_end = False
+        self._empty_at = 0.0  # by ``since_boot``: when the log was last known to have no further record
         self._awaited = False
         self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
     async def wait(self) -> None:
         """Wait for the next record."""
         self._awaited = False
-        while self._at_end and not self._awaited:
-            began = self._since_boot()
-            with contextlib.suppress(TimeoutError):
+        while self._at_end:
+            try:
                 async with asyncio.timeout(_WAIT):
                     await readiness.readable(self._fd)
-                if self._since_boot() - began >= 2 * _WAIT:
-                    return
-                self._awaited = True
+            except TimeoutError:
+                self._empty_at = self._since_boot()
+            else:
+                self._awaited = self._since_boot() - self._empty_at < 2 * _WAIT
+                return
 
     def read(self) -> Batch:
         """Read up to one batch. Overwritten records are skipped; the gap in the sequence numbers gives their count."""
@@ -115,7 +116,7 @@ class DeviceReader:
             try:
                 record = self._read(self._fd, _RECORD_MAX)
             except BlockingIOError:
-                self._at_end = True
+                self._at_end, self._empty_at = True, self._since_boot()
                 break
             except OSError as error:
                 if error.errno == errno.EINVAL:  # larger than the buffer; the kernel has skipped it

@@ -547,6 +547,35 @@ async def test_pipeline_findings_beyond_capacity_are_counted(stopped_env: Pipeli
     assert stopped_env.metrics.findings_lost._value.get() == 1
 
 
+async def test_pipeline_flood_of_the_log_leaves_room_for_what_comes_once(stopped_env: PipelineEnv) -> None:
+    """Otherwise the end of a state would be lost, and with it the device for good, or its beginning unnoticed."""
+    queue, lost = stopped_env.queue, stopped_env.metrics.findings_lost
+    for _ in range(10_000):
+        queue.submit(xid())
+    queue.submit(xid(0, ActionClass.REPLACE, kind=FindingKind.ROW_REMAP_FAILED, source=Source.NVML))
+    assert lost._value.get() == 0
+    queue.submit(xid(source=Source.NVML))
+    assert lost._value.get() == 1
+
+
+async def test_pipeline_queue_is_drained_when_most_of_it_is_free(stopped_env: PipelineEnv) -> None:
+    queue, drained = stopped_env.queue, asyncio.Event()
+
+    async def wait() -> None:
+        await queue.drained()
+        drained.set()
+
+    await queue.drained()
+    for _ in range(1300):
+        queue.submit(xid())
+    waiting = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    assert not drained.is_set()
+    await queue.next_batch()
+    async with asyncio.timeout(60):
+        await waiting
+
+
 async def test_pipeline_silent_driver_makes_devices_unknown(env: PipelineEnv) -> None:
     env.devices.inventory = replace(env.devices.inventory, complete=False)
     env.conditions.holders_changed()

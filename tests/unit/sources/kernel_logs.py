@@ -5,7 +5,7 @@ import contextlib
 import errno
 import gc
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -75,6 +75,10 @@ class Notes:
                 await self.changed.wait()
 
 
+async def at_once() -> None:
+    """Do not wait."""
+
+
 @contextlib.asynccontextmanager
 async def running(
     path: Path,
@@ -85,6 +89,7 @@ async def running(
     accept_user_records: bool = False,
     sysfs: Path = Path("/nonexistent"),
     open_log: Callable[[Path], kmsg_readers.RecordReader] = kmsg_readers.open_log,
+    drained: Callable[[], Awaitable[None]] = at_once,
 ) -> AsyncIterator[None]:
     """Run a source on the path as one life of the agent; a failure in it fails the test."""
     source = kernel_log.KernelLogSource(
@@ -98,6 +103,7 @@ async def running(
         meter=notes,
         sysfs=sysfs,
         accept_user_records=accept_user_records,
+        drained=drained,
         open_log=open_log,
         offset=lambda: BOOTED_AT,
         backoff=aio.Backoff(first=0.001, limit=0.01),

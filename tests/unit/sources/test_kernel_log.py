@@ -1,5 +1,6 @@
 """The kernel log source: resumes, counts its losses, and continues after any failure of the log."""
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -317,6 +318,24 @@ async def test_flood_loses_nothing_and_saves_once_per_batch(path: Path, writer: 
     assert notes.saves < count / 100
 
 
+async def test_log_is_not_read_on_while_findings_wait(fifo: Path) -> None:
+    """The kernel keeps the lines; a finding that does not fit into the queue is lost."""
+    device = Flood(count=5000, gap=(4000, 0), torn=0)
+    notes, asked, handled = Notes(), asyncio.Event(), asyncio.Event()
+
+    async def drained() -> None:
+        if notes.findings:
+            asked.set()
+            await handled.wait()
+
+    async with running(fifo, notes, open_log=device.open, drained=drained):
+        async with asyncio.timeout(60):
+            await asked.wait()
+        assert notes.records <= 1000
+        handled.set()
+        await notes.until(lambda: notes.records == 5000)
+
+
 async def test_hundred_thousand_records_are_read_or_counted_with_flat_memory(fifo: Path) -> None:
     """At full speed: the kernel overwrites some records in the meantime, some are torn, all are accounted for."""
     count, overwritten, torn = 100_000, 137, 11
@@ -372,8 +391,8 @@ async def test_log_with_clock_hours_late_dates_new_records_as_now(fifo: Path) ->
 
 async def test_record_that_was_read_after_a_stop_of_the_agent_is_not_dated_later(fifo: Path) -> None:
     """Otherwise a container that replaced the faulty one in the meantime would be restarted for it."""
-    read_first, began_to_wait, went_on = 0.001, 0.001, 3600.0
-    times = iter([read_first, began_to_wait])
+    was_empty, read_first, went_on = 0.001, 0.001, 3600.0
+    times = iter([was_empty, read_first])
     _, new = await dates_of_two_records(fifo, since_boot=lambda: next(times, went_on))
     assert new.boot_seconds == 0.002
 
