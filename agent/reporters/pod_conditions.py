@@ -2,7 +2,9 @@
 
 Desired state, not a queue: the newest condition per pod and type is kept, so an outage of the API server costs nothing
 but time, and memory is bounded. A pod's first change is written at once; those that follow within ``spacing`` are
-written together. Writes are serial per pod and parallel across pods.
+written together. Each pod has an allowance of writes, because a program can change the health of its device without
+end: beyond it the newest state is written when the allowance permits. Writes are serial per pod and parallel across
+pods.
 """
 
 import asyncio
@@ -17,6 +19,7 @@ import structlog
 from kubemend.agent.model.conditions import Condition
 from kubemend.agent.model.workloads import PodRef, PodUid, PodView
 from kubemend.agent.reporters import status_conditions
+from kubemend.agent.reporters.allowances import Allowances
 from kubemend.agent.reporters.status_conditions import StatusConditions
 from kubemend.common import aio, contained
 from kubemend.common.kube import client, errors, paths
@@ -65,6 +68,8 @@ class PodConditionReporter:
         clock: Callable[[], float] = time.time,
         spacing: float = 0.05,
         repair_after: float = 10.0,
+        burst: int = 30,
+        refill: float = 2.0,
         parallel: int = 8,
         max_pods: int = 1000,
     ) -> None:
@@ -73,7 +78,7 @@ class PodConditionReporter:
         ``look_up`` returns the watched view of a pod (conditions of a previous agent are adopted from it); ``clock``
         returns Unix seconds. ``spacing`` and ``repair_after`` are in seconds: for ``repair_after`` seconds after a
         write, another writer's change to the same condition is left alone, so that two agents never fight at full
-        speed.
+        speed. ``burst`` writes of one pod are made at once (a restart takes four), then one each ``refill`` seconds.
         """
         self._api = api
         self._look_up = look_up
@@ -82,6 +87,7 @@ class PodConditionReporter:
         self._spacing = spacing
         self._repair_after = repair_after
         self._max_pods = max_pods
+        self._allowances = Allowances(burst=burst, refill=refill)
         self._slots = asyncio.Semaphore(parallel)
         self._pods: dict[PodUid, _Pod] = {}
         self._unwritten: set[PodUid] = set()
@@ -171,8 +177,11 @@ class PodConditionReporter:
 
     async def _converge(self, entry: _Pod) -> None:
         """Write until the API has all conditions of one pod, or the pod is deleted."""
-        backoff = aio.Backoff(first=0.1, limit=5.0)
+        backoff, clock = aio.Backoff(first=0.1, limit=5.0), asyncio.get_running_loop().time
         while entry.unwritten and self._pods.get(entry.ref.uid) is entry:
+            if (wait := self._allowances.next_at(entry.ref.uid) - clock()) > 0:
+                await asyncio.sleep(wait)
+                continue
             outcome = await self._attempt(entry)
             self._on_outcome(outcome)
             if outcome is Outcome.FAILED:
@@ -209,5 +218,6 @@ class PodConditionReporter:
             return Outcome.FAILED
         if wrote:
             entry.written_at = asyncio.get_running_loop().time()
+            self._allowances.spend(entry.ref.uid, now=entry.written_at)
             log.debug("conditions.written", pod=str(entry.ref), types=sorted(entry.status.desired))
         return Outcome.WRITTEN

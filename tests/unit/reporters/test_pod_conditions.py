@@ -109,6 +109,34 @@ async def test_same_condition_again_is_not_written(env: Env) -> None:
     assert env.outcomes == [Outcome.WRITTEN]
 
 
+async def test_flapping_device_does_not_write_indefinitely(tenant: Tenant) -> None:
+    """A program that fails and is restarted in its container changes its device's health several times a second."""
+    async with running(tenant, spacing=0.0, burst=3, refill=3600.0) as env:
+        flapping, other = await env.pod("a"), await env.pod("b")
+        for number in range(3):
+            env.reporter.set(flapping, condition(f"message {number}"))
+            await env.flush()
+        env.reporter.set(flapping, condition("message 3"))
+        env.reporter.set(other, condition("another pod's"))
+        while env.reporter.pending() > 1:
+            await env.attempts.get()
+        assert (await env.stored(flapping))[HEALTHY]["message"] == "message 2"
+        assert env.outcomes == [Outcome.WRITTEN] * 4
+        env.reporter.set(flapping, condition("message 2"))
+        assert env.reporter.pending() == 0  # it is as before, so nothing is left to write
+
+
+async def test_newest_condition_is_written_when_the_allowance_permits(tenant: Tenant) -> None:
+    async with running(tenant, spacing=0.0, burst=1, refill=0.3) as env:
+        pod = await env.pod("a")
+        for number in range(10):
+            env.reporter.set(pod, condition(f"message {number}"))
+            await asyncio.sleep(0)
+        await env.flush()
+        assert (await env.stored(pod))[HEALTHY]["message"] == "message 9"
+        assert len(env.outcomes) <= 2
+
+
 async def test_transition_time_moves_only_with_the_status(env: Env) -> None:
     pod = await env.pod("a")
     times = []
