@@ -6,6 +6,7 @@ All waits are on events of the worker's pipes; no NVML call is ever made in the 
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -89,6 +90,7 @@ class NvmlSource:
         self._reinit_at: float | None = None  # loop time; None while no GPU is lost
         self._reinit_backoff = aio.Backoff(first=self._periods.reinit_period, limit=16 * self._periods.reinit_period)
         self._renewing = False  # the worker has been asked to end because another nvmlInit is due
+        self._valid_until = 0.0  # time.monotonic(): until then the last snapshot counts while the worker is renewed
         self._wanted = asyncio.Event()
         self._wanted.set()
         self._gone = asyncio.Event()  # no worker runs
@@ -152,6 +154,7 @@ class NvmlSource:
         No worker is started until ``resume``, even when the result is False.
         """
         self._wanted.clear()
+        self._valid_until = 0.0
         if self._child is not None:
             self._child.close_stdin()
         try:
@@ -179,7 +182,7 @@ class NvmlSource:
 
     @property
     def _ready(self) -> bool:
-        return self._fresh and not self._stuck
+        return not self._stuck and (self._fresh or time.monotonic() < self._valid_until)
 
     @property
     def _has_seen_gpus(self) -> bool:
@@ -235,6 +238,7 @@ class NvmlSource:
                 case protocol.DevicesAnswer():
                     self._questions.answer(message)
                 case protocol.DriverAbsent():
+                    self._valid_until = 0.0
                     self._findings.reset_counters()
                     self._set_status(
                         component_status.no_driver(seen_gpus=self._has_seen_gpus, on_bus=self._gpus_on_bus())
@@ -288,6 +292,8 @@ class NvmlSource:
 
     def _on_snapshot(self, snapshot: protocol.Snapshot) -> None:
         self._fresh = True
+        if not self._renewing:
+            self._valid_until = 0.0
         self._loads = loads.of(snapshot)
         with contained.within(contained.Part.DEVICE, "a snapshot of all"):
             self._findings.snapshot(snapshot)
@@ -305,11 +311,13 @@ class NvmlSource:
             self._reinit_at = now + self._reinit_backoff.next_wait()
         elif now >= self._reinit_at and self._child is not None:
             self._reinit_at, self._renewing = None, True
+            self._valid_until = time.monotonic() + self._periods.hang_deadline
             log.info("nvml.reinit", lost=[uuid for uuid, state in self._findings.view.gpus.items() if state.lost])
             self._child.close_stdin()
 
     def _on_ended(self, ended: protocol.Ended) -> None:
         log.info("nvml.worker_exited", reason=ended.reason.value, detail=ended.detail)
+        self._valid_until = 0.0
         if ended.reason is not EndReason.NO_ANSWER:
             self._findings.reset_counters()
         if ended.reason is EndReason.LIBRARY_NOT_FOUND:

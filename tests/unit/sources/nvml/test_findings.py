@@ -1,6 +1,7 @@
 """Faults of the fake NVML, through the real pynvml and the worker process, to findings."""
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 
@@ -12,6 +13,8 @@ from kubemend.agent.model.devices import DeviceId, DeviceLocator, PciAddress
 from kubemend.agent.model.findings import FindingKind, Source
 from kubemend.agent.restart.device_release import DeviceUse
 from kubemend.agent.restart.device_release import ProcessUse as GateUse
+from kubemend.agent.sources.nvml import source
+from kubemend.agent.sources.nvml.child import Child
 from kubemend.agent.sources.nvml.driver import Driver
 from kubemend.agent.sources.nvml.protocol import Condition, DevicesAnswer, ProcessUse
 from kubemend.agent.sources.nvml.queries import Unknown
@@ -71,7 +74,7 @@ async def test_xid_of_mig_instance_names_the_instance(fake: FakeNvml, start: Sta
     finding = await env.finding(FindingKind.XID)
 
     assert (finding.device.gpu_instance, finding.device.compute_instance) == (2, 1)
-    assert env.source.inventory.allocatable_ids(finding.device) == {mig_uuid(4, 1)}
+    assert env.source.inventory.allocatable_ids(finding.device) == frozenset({DeviceId(mig_uuid(4, 1))})
 
 
 async def test_losing_one_gpu_of_eight_keeps_the_other_seven(fake: FakeNvml, start: Start) -> None:
@@ -102,6 +105,31 @@ async def test_removed_gpu_is_lost_and_back_once_listed_again(fake: FakeNvml, st
 
     assert lost.device == back.device
     assert back.device.uuid == gpu_uuid(6)
+
+
+async def test_other_gpus_stay_known_while_nvml_is_initialised_anew(
+    fake: FakeNvml, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the conditions of all pods of the node would become Unknown for seconds, again and again."""
+    answers, renewed = list[tuple[bool | None, ...]](), asyncio.Event()
+
+    def child(argv: list[str], *, env: Mapping[str, str]) -> Child:
+        inventory = started.source.inventory
+        answers.append(tuple(inventory.answers(gpu_uuid(number)) for number in (0, 6)))
+        if len(answers) == 3:
+            renewed.set()
+        return Child(argv, env=env)
+
+    monkeypatch.setattr(source, "Child", child)
+    started = start(periods=Periods(poll_period=0.2, reinit_period=0.2, hang_deadline=NEVER))
+    await started.status(ComponentState.READY)
+    fake.lost(gpu=6)
+    async with asyncio.timeout(PATIENCE):
+        await renewed.wait()
+
+    assert answers == [(None, None), (True, False), (True, False)]
+    assert await started.source.release(timeout=PATIENCE)
+    assert started.source.inventory.answers(gpu_uuid(0)) is None
 
 
 async def test_gpu_off_bus_before_start_is_reported_without_name(fake: FakeNvml, start: Start) -> None:

@@ -275,7 +275,7 @@ async def test_every_mig_instance_has_its_own_xids(fake: FakeNvml, start: Start)
     found = [await env.finding(FindingKind.XID) for _ in range(3)]
 
     assert [env.source.inventory.allocatable_ids(finding.device) for finding in found] == [
-        {mig_uuid(GPU, slot)} for slot in range(3)
+        frozenset({DeviceId(mig_uuid(GPU, slot))}) for slot in range(3)
     ]
 
 
@@ -288,7 +288,8 @@ async def test_xid_of_whole_gpu_concerns_every_mig_instance(fake: FakeNvml, star
     fake.xid(gpu=GPU, code=79)
     found = await env.finding(FindingKind.XID)
 
-    assert env.source.inventory.allocatable_ids(found.device) == {gpu_uuid(GPU), mig_uuid(GPU, 0), mig_uuid(GPU, 1)}
+    ids = map(DeviceId, (gpu_uuid(GPU), mig_uuid(GPU, 0), mig_uuid(GPU, 1)))
+    assert env.source.inventory.allocatable_ids(found.device) == frozenset(ids)
 
 
 async def test_no_xid_of_a_burst_is_dropped(fake: FakeNvml, start: Start) -> None:
