@@ -81,9 +81,9 @@ def fold(
 
     ``now`` is Unix time: a later timestamp comes from a clock that has been set back since.
     """
-    held = tuple(
-        kept for latch in state.active_faults(device) if (kept := _after_evidence(latch, finding, now=now)) is not None
-    )
+    before = state.active_faults(device)
+    held = tuple(kept for latch in before if (kept := _after_evidence(latch, finding, now=now)) is not None)
+    held = tuple(latch for latch in held if not _ended_by_return(latch, before, finding))
     cancelled = catalog.cancels(FaultKey(finding.kind, finding.code))
     held = tuple(latch for latch in held if latch.key not in cancelled)
     if _raises(finding) and not any(_is_effect(finding, of=latch, catalog=catalog) for latch in held):
@@ -317,6 +317,17 @@ def _after_evidence(latch: ActiveFault, finding: Finding, *, now: float) -> Acti
     if is_driver_verdict(finding) and finding.action is ActionClass.NONE:
         return _after_driver_requires_nothing(latch)
     return latch
+
+
+def _ended_by_return(latch: ActiveFault, before: tuple[ActiveFault, ...], finding: Finding) -> bool:
+    """Return whether a fault of a NIC ends because the NIC is back, with its driver, after it was lost.
+
+    The driver has initialized it anew. A fault that was seen after the loss may be of the time after the return.
+    """
+    if finding.kind is not FindingKind.FAULT_OVER or finding.code != FindingKind.NIC_LOST.value:
+        return False
+    is_reset = latch.action in (ActionClass.RESET_DEVICE, ActionClass.ASK_DRIVER) and latch.kind not in STANDING
+    return is_reset and any(latch.last_seen <= each.last_seen for each in before if each.kind is FindingKind.NIC_LOST)
 
 
 def _after_driver_requires_nothing(latch: ActiveFault) -> ActiveFault | None:

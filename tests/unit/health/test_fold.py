@@ -49,6 +49,12 @@ INEFFECTIVE = finding(FindingKind.RESTARTS_INEFFECTIVE, "", ActionClass.OBSERVE)
 NOT_STUCK = finding(FindingKind.FAULT_OVER, "ProcessStuck", ActionClass.NONE, at=99.0)
 
 
+NIC_FATAL = finding(FindingKind.NIC_FATAL, "", ActionClass.RESET_DEVICE, at=1.0)
+AER_FATAL = finding(FindingKind.AER_FATAL, "", ActionClass.ASK_DRIVER, at=1.0)
+NIC_LOST = finding(FindingKind.NIC_LOST, "", ActionClass.REPLACE, at=2.0)
+NIC_THERE = finding(FindingKind.FAULT_OVER, "NicLost", ActionClass.NONE, at=99.0)
+
+
 def test_device_that_answers_without_faults_is_healthy() -> None:
     assert fold.verdict(folded(), GPU, answers=True).health is Health.HEALTHY
 
@@ -77,6 +83,15 @@ def test_device_that_does_not_answer_is_unknown(answers: bool | None) -> None:
         pytest.param([STUCK], Health.DEGRADED, "ProcessStuck", id="a-suspicion-degrades"),
         pytest.param([STUCK, APP_GONE, DRIVER_NONE], Health.DEGRADED, "ProcessStuck", id="and-is-no-app-fault"),
         pytest.param([STUCK, NOT_STUCK], Health.HEALTHY, "Healthy", id="until-it-is-over"),
+        pytest.param([NIC_FATAL, NIC_LOST, NIC_THERE], Health.HEALTHY, "Healthy", id="nic-was-initialized-anew"),
+        pytest.param([AER_FATAL, NIC_LOST, NIC_THERE], Health.HEALTHY, "Healthy", id="also-after-a-fatal-pcie-error"),
+        pytest.param([NIC_FATAL, NIC_THERE], Health.UNHEALTHY, "NicFatal", id="nic-that-never-was-away-was-not"),
+        pytest.param(
+            [NIC_LOST, dataclasses.replace(NIC_FATAL, observed_at=3.0), NIC_THERE],
+            Health.UNHEALTHY,
+            "NicFatal",
+            id="nor-is-a-fault-after-the-loss-over",
+        ),
         pytest.param([INEFFECTIVE, NOT_STUCK], Health.DEGRADED, "RestartsIneffective", id="each-by-its-own-evidence"),
         pytest.param([INEFFECTIVE, BACK], Health.HEALTHY, "Healthy", id="or-by-a-reset"),
         pytest.param([XID48, STUCK], Health.UNHEALTHY, "Xid48", id="a-suspicion-hides-no-fault"),
