@@ -17,6 +17,7 @@ from kubemend.agent.model.findings import Finding, FindingKind, Source
 log = structlog.get_logger(__name__)
 
 _LARGEST_BATCH: Final = 256
+_FULL_SHARE: Final = 0.75
 
 
 class FindingQueue:
@@ -42,13 +43,14 @@ class FindingQueue:
             log.error("finding.lost", source=finding.source.value, finding=finding.title, device=str(finding.device))
             return
         self._queue.put_nowait(finding)
-        if self._queue.qsize() >= self._capacity / 8:
+        if self._queue.qsize() >= _FULL_SHARE * self._capacity:
             self._drained.clear()
 
     async def drained(self) -> None:
-        """Wait until most of the capacity is free; returns at once if it is.
+        """Wait until there is room for a batch of lines; returns at once if there is.
 
-        For a source that can wait, as the kernel log: the kernel keeps the lines.
+        For a source that can wait, as the kernel log: the kernel keeps the lines. It waits only where findings would be
+        lost soon, because a report that overtakes the line with its process is attributed without it.
         """
         await self._drained.wait()
 
@@ -64,7 +66,7 @@ class FindingQueue:
         batch = [await self._queue.get()]
         while len(batch) < _LARGEST_BATCH and not self._queue.empty():
             batch.append(self._queue.get_nowait())
-        if self._queue.qsize() < self._capacity / 8:
+        if self._queue.qsize() < _FULL_SHARE * self._capacity:
             self._drained.set()
         self._unfinished += len(batch)
         return batch

@@ -109,8 +109,8 @@ class KernelLogSource:
         before any agent ran. (A saved cursor is weaker evidence: an agent can die before it saves its first.) ``sysfs``
         is the node's ``/sys``: an error of a PCIe port is attributed to the devices below it. ``accept_user_records``
         also accepts records that user space wrote into the kernel log (``echo … > /dev/kmsg``). Use it for drills only,
-        because any root process could then cause container restarts. ``drained`` waits until the findings so far have
-        been handled far enough to read on.
+        because any root process could then cause container restarts. ``drained`` waits until there
+        is room for more findings.
         """
         self._path = path
         self._boot_id = boot_id

@@ -558,7 +558,7 @@ async def test_pipeline_flood_of_the_log_leaves_room_for_what_comes_once(stopped
     assert lost._value.get() == 1
 
 
-async def test_pipeline_queue_is_drained_when_most_of_it_is_free(stopped_env: PipelineEnv) -> None:
+async def test_pipeline_queue_is_drained_when_a_batch_of_lines_fits(stopped_env: PipelineEnv) -> None:
     queue, drained = stopped_env.queue, asyncio.Event()
 
     async def wait() -> None:
@@ -566,7 +566,7 @@ async def test_pipeline_queue_is_drained_when_most_of_it_is_free(stopped_env: Pi
         drained.set()
 
     await queue.drained()
-    for _ in range(1300):
+    for _ in range(7600):
         queue.submit(xid())
     waiting = asyncio.create_task(wait())
     await asyncio.sleep(0)
