@@ -1,6 +1,6 @@
 """Define what restarts are carried out with: the services, and the work before the start of successors."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, Self
@@ -13,7 +13,7 @@ from kubemend.agent.actuator.hold.standby import Standby
 from kubemend.agent.actuator.host_files import HostFiles
 from kubemend.agent.actuator.layer_keeping import LayerKeeper, LayerKeeping
 from kubemend.agent.actuator.shm_cleanup import ShmCleaner, ShmCleanup
-from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodUid, SandboxId
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodRef, PodUid, SandboxId
 from kubemend.agent.restart import overlap, shm
 from kubemend.agent.restart.successor_spec import SuccessorSpec
 
@@ -52,6 +52,10 @@ class Standbys(Protocol):
     def thaw(self, pid: int | None, *, of: ContainerId) -> None: ...
 
 
+async def _not_stopping(*_: object) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class ActuatorContext:
     """Services that carry out restarts.
@@ -63,7 +67,9 @@ class ActuatorContext:
     ``standbys`` is None on a node that cannot hold containers, ``launchers`` where the agent speaks with none.
     ``gates`` delay the start of successors, ``shm_cleaner`` and ``caches`` clean before it, ``layers`` keeps
     files. ``ending`` returns why a pod (its
-    sandbox is an argument, too) is terminating; empty if there is no sign of that. ``kubelet_creates`` returns whether
+    sandbox is an argument, too) is terminating; empty if there is no sign of that. ``stopping`` returns the same of a
+    container that has been asked to stop, after querying the API server: empty only if another process than the
+    runtime's has asked, and the pod lives on. ``kubelet_creates`` returns whether
     kubelet creates another container at once in place of one that has ended, by the pod's policy.
     """
 
@@ -81,6 +87,7 @@ class ActuatorContext:
     caches: CacheCleaner = field(default_factory=CacheCleaner)
     layers: LayerKeeper = field(default_factory=LayerKeeper)
     ending: Callable[[PodUid, SandboxId], str] = lambda *_: ""
+    stopping: Callable[[ContainerId, PodRef, SandboxId], Awaitable[str]] = _not_stopping
     kubelet_creates: Callable[[ContainerRef], bool] = lambda _: False
 
 

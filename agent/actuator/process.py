@@ -122,6 +122,8 @@ class _Run:
             seen = await self._seen(container, launcher)
             launcher = seen.launcher
             step = process.next_step(self.intent, seen, resolution=self.resolution)
+            if step.reason is StepReason.LAUNCHER_STOPS:
+                return await self._stopped()
             if step.kind is StepKind.DONE:
                 return self._ended(step, launcher)
             if reason := self.tools.ending(self.intent.target.pod.uid, self.intent.sandbox_id):
@@ -183,13 +185,20 @@ class _Run:
         self.tools.gates.raise_if_shut(self.intent.id)
         return opens
 
+    async def _stopped(self) -> Outcome:
+        """Leave a container that ends to kubelet; one that goes on after a signal needs another strategy."""
+        target = self.intent.target.pod
+        if reason := await self.tools.stopping(self.intent.container, target, self.intent.sandbox_id):
+            return self.outcome(Result.UNDONE, f"{process.STOPS}: {reason}")
+        return self.outcome(Result.STEPPED_DOWN, process.STOPS)
+
     def _ended(self, step: steps.Step, launcher: Launcher | LauncherUnavailable) -> Outcome:
         match step.reason:
             case StepReason.RELAUNCHED | StepReason.HELD_FOR_ROUND:
                 return self.outcome(Result.RESTARTED)
             case StepReason.LAUNCHER_WON:
                 return self.outcome(Result.RESTARTED, "the launcher had restarted the program by itself")
-            case StepReason.UNDONE | StepReason.POD_ENDS:
+            case StepReason.UNDONE:
                 return self.outcome(Result.UNDONE)
             case StepReason.OLD_LEFT:
                 reason = "the launcher reports that the program has ended, but processes of it live"

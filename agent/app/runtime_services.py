@@ -333,6 +333,7 @@ class RuntimeServices:
                     layers=layers,
                     gates=gates,
                     ending=ends.reason,
+                    stopping=ends.stop_reason,
                     kubelet_creates=self._pods.kubelet_creates,
                 ),
                 pods=self._pods,

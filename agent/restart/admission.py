@@ -87,6 +87,7 @@ class RuntimeFacts:
     instruction although this node can hold others, and ``unsupported`` why containers of its low-level runtime are not
     restarted at all. ``finished_at`` is when it ended, None while it runs. ``launcher`` is the answer of the launcher
     in it, None if it runs none; ``program_started_at`` is when that has started the program that runs now.
+    ``stopping``: why a launcher that has been asked to stop may be about to end with its container; empty if it is not.
     ``container`` is its id; ``config_is_rebuilt``: the runtime does not return the config (``agent.restart.rebuild``).
     """
 
@@ -100,6 +101,7 @@ class RuntimeFacts:
     unsupported: str | None = None
     launcher: process.Launcher | process.LauncherUnavailable | None = None
     program_started_at: float | None = None
+    stopping: str = ""
     config_is_rebuilt: bool = False
     container: ContainerId | None = None
 
@@ -478,6 +480,8 @@ def _program_restarted(facts: Facts, runtime: RuntimeFacts) -> Decision | None:
     launcher = runtime.launcher
     if isinstance(launcher, process.Launcher) and launcher.state is process.State.RESTARTING:
         return _hold(Reason.LAUNCHER_RESTARTS, "the launcher in the container restarts the program by itself")
+    if runtime.stopping:
+        return _hold(Reason.CONTAINER_STOPS, f"{process.STOPS}: {runtime.stopping}")
     since = runtime.program_started_at
     if since is None or since <= facts.cause.happened_at:
         return None

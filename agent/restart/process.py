@@ -44,7 +44,8 @@ class State(enum.Enum):
     """The state of a launcher. ``HELD``: the program is dead, and the agent decides when it is started again.
 
     ``FAILED``: the program has failed by itself, and the launcher waits for the agent's decision. ``RESTARTING``: it
-    restarts a program that has failed, by itself. ``ENDING``: the container has been asked to stop.
+    restarts a program that has failed, by itself. ``ENDING``: the container has been asked to stop. That may be by a
+    signal of any process in it, which the program survives: until the launcher forgets it, it obeys no order.
     """
 
     RUNNING = "running"
@@ -222,6 +223,7 @@ def _shown(launcher: Launcher) -> tuple[object, ...]:
 
 
 STATUS_REQUEST = b'{"do": "status"}\n'
+STOPS: Final = "the launcher has been asked to stop, and obeys no order"
 
 
 def fails_again(past: Iterable[Begun], *, died_at: float) -> bool:
@@ -240,7 +242,8 @@ def next_step(intent: intents.ProcessIntent, seen: Program, *, resolution: Resol
     if isinstance(launcher, LauncherUnavailable):
         return Step(StepKind.DONE, StepReason.LAUNCHER_SILENT, container)
     if launcher.state is State.ENDING:
-        return Step(StepKind.DONE, StepReason.POD_ENDS, container)
+        undone = resolution is Resolution.UNDO
+        return Step(StepKind.DONE, StepReason.UNDONE if undone else StepReason.LAUNCHER_STOPS, container)
     ours = launcher.order == intent.id
     if launcher.program != intent.program:
         return Step(StepKind.DONE, StepReason.RELAUNCHED if ours else StepReason.LAUNCHER_WON, container)

@@ -29,6 +29,7 @@ class Reason(enum.Enum):
     DEVICE_NOT_USABLE = "DeviceNotUsable"
     DEVICE_NOT_PROVEN = "DeviceNotProven"
     LAUNCHER_RESTARTS = "LauncherRestarts"
+    CONTAINER_STOPS = "ContainerStops"
     NO_LAUNCHER = "NoLauncher"
     NOT_ONLY_THE_PROGRAM = "NotOnlyTheProgram"
     FAULT_AGAIN = "FaultAgain"

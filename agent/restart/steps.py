@@ -52,6 +52,7 @@ class StepReason(enum.Enum):
     RELAUNCHED = "Relaunched"
     LAUNCHER_WON = "LauncherWon"
     LAUNCHER_SILENT = "LauncherSilent"
+    LAUNCHER_STOPS = "LauncherStops"
     ORDER_REFUSED = "OrderRefused"
     HELD_FOR_ROUND = "HeldForRound"
     UNDONE = "Undone"

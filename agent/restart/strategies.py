@@ -135,8 +135,10 @@ def _process(situation: Situation) -> tuple[Reason, str] | None:
         return Reason.NO_LAUNCHER, "no launcher (kubemend_run.py) runs in the container"
     if isinstance(launcher, process.LauncherUnavailable):
         return Reason.NO_LAUNCHER, launcher.reason
-    if launcher.state in (process.State.RESTARTING, process.State.ENDING):
-        return Reason.NO_LAUNCHER, f"the launcher has no program that runs: {launcher.state.value}"
+    if launcher.state is process.State.RESTARTING:
+        return Reason.NO_LAUNCHER, "the launcher has no program that runs: restarting"
+    if launcher.state is process.State.ENDING:
+        return Reason.NO_LAUNCHER, process.STOPS
     if len(situation.targets) != 1:
         names = ", ".join(spec.name for spec in situation.targets)
         return Reason.NOT_ONLY_THE_PROGRAM, f"several containers are restarted together: {names}"

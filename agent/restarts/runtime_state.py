@@ -34,7 +34,8 @@ _WORTH_A_STEP = 2.0  # seconds; less can be the delay between clone and the runt
 class RuntimeState:
     """The newest container of a name, all containers of that name, and whether its sandbox is ready.
 
-    ``runtime_handler`` is the sandbox's.
+    ``runtime_handler`` is the sandbox's. ``stopping``: why its launcher, which has been asked to stop, may be about to
+    end with the container; empty if it is not.
     """
 
     info: ContainerStatus
@@ -43,6 +44,7 @@ class RuntimeState:
     sandbox_ready: bool
     runtime_handler: str = ""
     launcher: process.Launcher | process.LauncherUnavailable | None = None
+    stopping: str = ""
 
     def facts(self, *, now: float, stepped: float = 0.0, not_holdable: str | None = None) -> admission.RuntimeFacts:
         """Return the facts for admission; ``stepped`` is the result of ``clock_step`` for this target."""
@@ -60,6 +62,7 @@ class RuntimeState:
             unsupported=oci_programs.unsupported(runtime_type=self.info.runtime_type, handler=self.runtime_handler),
             launcher=self.launcher,
             program_started_at=now - running.age if running is not None else None,
+            stopping=self.stopping,
             container=self.view.id,
         )
 

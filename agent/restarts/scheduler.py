@@ -17,7 +17,7 @@ from kubemend.agent.clients.journal.store import JournalError, Store
 from kubemend.agent.devices.suspicion import SuspicionTracker
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.outcomes import Outcome, Result
-from kubemend.agent.model.workloads import ContainerRef, PodRef, PodUid, PodView
+from kubemend.agent.model.workloads import ContainerRef, ContainerSummary, PodRef, PodUid, PodView
 from kubemend.agent.restart import admission, budget, cache, clone, intents, process
 from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts import config_shares, planning, restart_proof, runtime_state
@@ -350,7 +350,8 @@ class RestartScheduler:
                 target = replace(target, launcher=process.LauncherUnavailable(stepped_down.reason))
             elif target is not None:
                 launcher = await runtime_state.launcher(self._dependencies.launchers, target.info)
-                target = replace(target, launcher=launcher)
+                stopping = await self._stopping(target.view, launcher) if request.asked is None else ""
+                target = replace(target, launcher=launcher, stopping=stopping)
         except CriError as error:
             return admission.Decision(admission.Verb.POSTPONE, Reason.RUNTIME_UNAVAILABLE, str(error))
         except JournalError as error:
@@ -371,6 +372,14 @@ class RestartScheduler:
                 request, decision, answered=admission.answered_by_us(facts, known_at=request.known_at)
             )
         return decision
+
+    async def _stopping(
+        self, view: ContainerSummary, launcher: process.Launcher | process.LauncherUnavailable | None
+    ) -> str:
+        """Return why a launcher that has been asked to stop may be about to end; empty for any other."""
+        if not isinstance(launcher, process.Launcher) or launcher.state is not process.State.ENDING:
+            return ""
+        return await self._dependencies.actuators.tools.stopping(view.id, view.ref.pod, view.sandbox_id)
 
     def _facts(
         self,

@@ -44,6 +44,9 @@ _RECHECK: Final = 1.0
 _UNREAD: Final = 2.0
 """Seconds for which a request to the OCI runtime that could not be read counts as a stop that was missed: kubelet stops
 the sandbox that soon after its last container has ended."""
+_MISSED: Final = 600.0
+"""Seconds after which a stop that was not observed has ended its container: longer than most grace periods, and as long
+as a launcher takes an interrupt for a stop."""
 _FRESH: Final = 0.05
 """Seconds for which the API server need not be queried again."""
 _EVENTS: Final = 20
@@ -86,6 +89,7 @@ class PodEnds:
         self._stopping: OrderedDict[SandboxId, None] = OrderedDict()
         self._waiting: set[asyncio.Event] = set()
         self._unread_at = -math.inf
+        self._began = math.inf
 
     def sandbox_stopped(self, sandbox: SandboxId) -> None:
         """Note that a sandbox has stopped: no container will run in it again."""
@@ -108,6 +112,7 @@ class PodEnds:
 
     async def run(self) -> None:
         """Wake waiting callers whenever a pod or a container changes. Runs as long as the agent."""
+        self._began = asyncio.get_running_loop().time()
         unsubscribe = self._pods.subscribe(lambda _: self._wake())
         try:
             async with self._containers.subscribe() as steps:
@@ -146,6 +151,21 @@ class PodEnds:
 
     def _stopped_by_kubelet(self, container: ContainerId) -> bool:
         return container in self._asked and not self._runtime.has_ended(container)
+
+    async def stop_reason(self, container: ContainerId, pod: PodRef, sandbox: SandboxId) -> str:
+        """Return why a container with a process that was asked to stop may be about to end; empty if it runs on.
+
+        A signal of another process than the runtime's is not kubelet's. A stop can be missed while no agent runs, and
+        kubelet marks a pod that it evicts only at the end: such doubt counts as a stop.
+        """
+        if self._stopped_by_kubelet(container):
+            return "the runtime stops the container"
+        reason, node = await self._read_states(pod, sandbox)
+        now = asyncio.get_running_loop().time()
+        if reason or node.under_pressure:
+            return reason or "kubelet may evict pods of its node"
+        seen = now - max(self._began, self._unread_at) >= _MISSED
+        return "" if seen else "a request to stop the container may not have been observed"
 
     async def present_reason(self, pod: PodRef, sandbox: SandboxId) -> str:
         """Return why a pod is ending, after querying the runtime for its sandbox and the API server for pod and node.

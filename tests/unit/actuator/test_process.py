@@ -8,6 +8,7 @@ import pytest
 
 from kubemend.agent.actuator.process import ProcessActuator, Timeouts
 from kubemend.agent.model.outcomes import Outcome, Result
+from kubemend.agent.model.workloads import ContainerId, PodRef, SandboxId
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.process import Launcher, LauncherUnavailable, State
 from kubemend.agent.restart.steps import Resolution
@@ -56,8 +57,19 @@ async def test_kills_holds_checks_and_releases_and_touches_no_container(cri_env:
         (Launchers(Launcher(State.STOPPING, 1, "r1"), obeys=False), "the launcher remains in state stopping"),
         (Launchers(Launcher(State.HELD, 1, "r1"), obeys=False), "the launcher remains in state held"),
         (Launchers(Launcher(State.RESTARTING, 1), obeys=False), "the launcher remains in state restarting"),
+        (Launchers(Launcher(State.ENDING, 1)), "the launcher has been asked to stop, and obeys no order"),
     ],
-    ids=["silent", "lies", "unreadable", "refuses", "does-nothing", "never-dead", "never-starts", "always-about-to"],
+    ids=[
+        "silent",
+        "lies",
+        "unreadable",
+        "refuses",
+        "does-nothing",
+        "never-dead",
+        "never-starts",
+        "always-about-to",
+        "was-interrupted",
+    ],
 )
 async def test_steps_down_for_a_launcher_that_does_not_restart_its_program(
     cri_env: CriEnv, launchers: Launchers, detail: str
@@ -145,6 +157,17 @@ async def test_nothing_is_started_in_a_pod_that_ends(cri_env: CriEnv) -> None:
     outcome = await ProcessActuator(tools).carry_out(intent(cri_env))
     assert (outcome.result, outcome.detail) == (Result.UNDONE, "the pod is ending: it is deleted")
     assert "release" not in launchers.calls
+
+
+async def test_a_container_that_is_being_stopped_is_left_to_kubelet(cri_env: CriEnv) -> None:
+    async def stopping(container: ContainerId, pod: PodRef, sandbox: SandboxId) -> str:
+        assert (container, pod, sandbox) == (cri_env.old, TARGET.pod, cri_env.sandbox_id)
+        return "the runtime stops the container"
+
+    tools = replace(cri_env.tools(), launchers=Launchers(Launcher(State.ENDING, 1)), stopping=stopping)
+    outcome = await ProcessActuator(tools).carry_out(intent(cri_env))
+    assert outcome.result is Result.UNDONE
+    assert outcome.detail == "the launcher has been asked to stop, and obeys no order: the runtime stops the container"
 
 
 async def test_a_runtime_that_is_away_leaves_it_unfinished(cri_env: CriEnv) -> None:

@@ -61,7 +61,7 @@ VALID = {
         pytest.param(Program(replace(AGAIN, order="")), ("done", "LauncherWon"), id="the-launcher-was-faster"),
         pytest.param(Program(replace(RUNS, state=State.RESTARTING)), ("wait", "LauncherRestarts"), id="is-about-to"),
         pytest.param(Program(replace(RUNS, order="r1")), ("done", "OrderRefused"), id="cannot-be-killed"),
-        pytest.param(Program(replace(HELD, state=State.ENDING)), ("done", "PodEnds"), id="the-pod-ends"),
+        pytest.param(Program(replace(HELD, state=State.ENDING)), ("done", "LauncherStops"), id="asked-to-stop"),
         pytest.param(Program(LauncherUnavailable("no answer")), ("done", "LauncherSilent"), id="silent"),
     ],
 )
@@ -79,6 +79,7 @@ def test_finishes(seen: Program, expected: tuple[str, str]) -> None:
         pytest.param(Program(HELD), ("start", "SuccessorReady"), id="what-is-dead-is-started"),
         pytest.param(Program(HELD, held_by_round=True), ("start", "SuccessorReady"), id="also-in-a-round"),
         pytest.param(Program(AGAIN), ("done", "Relaunched"), id="done"),
+        pytest.param(Program(replace(HELD, state=State.ENDING)), ("done", "Undone"), id="asked-to-stop"),
     ],
 )
 def test_undoes(seen: Program, expected: tuple[str, str]) -> None:

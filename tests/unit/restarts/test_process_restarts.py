@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model import conditions
 from kubemend.agent.model.conditions import ConditionStatus
-from kubemend.agent.model.workloads import ContainerState
+from kubemend.agent.model.workloads import ContainerId, ContainerState
 from kubemend.agent.restart import admission, counts, intents
 from kubemend.agent.restart.process import Launcher, LauncherUnavailable, State
 from kubemend.agent.restart.reasons import Reason
@@ -18,8 +19,8 @@ from kubemend.agent.restarts.requests import Request
 from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.agent.restarts.verifier import Timeouts
 from tests.environments import node
-from tests.environments.restarts import NOW, RestartEnv
-from tests.environments.runtime import POD, TARGET
+from tests.environments.restarts import NOW, RestartEnv, restarts_on
+from tests.environments.runtime import POD, TARGET, CriEnv
 
 CHANGES = {"StopContainer", "CreateContainer", "StartContainer", "RemoveContainer"}
 
@@ -27,9 +28,13 @@ CHANGES = {"StopContainer", "CreateContainer", "StartContainer", "RemoveContaine
 @pytest.fixture
 def launched(env: RestartEnv) -> RestartEnv:
     """The trainer's command is the launcher."""
+    _launch(env)
+    return env
+
+
+def _launch(env: RestartEnv) -> None:
     config = env.pod.cri_env.server.runtime.containers[env.pod.old["trainer"]].config
     config.command[:] = ["python", "/launcher/kubemend_run.py", "--", "python", "train.py"]
-    return env
 
 
 async def test_a_fault_of_the_program_restarts_it_in_its_container(launched: RestartEnv) -> None:
@@ -132,6 +137,51 @@ async def test_a_fault_that_the_launcher_handles_itself_waits_for_that(launched:
     condition = await replace(launched, restarts=one_second_later(launched)).ask()
     assert condition.reason == "AlreadyReplaced"
     assert set(launched.launchers.calls) == {"status"}
+
+
+async def test_a_fault_after_an_interrupt_that_the_program_survives_makes_a_new_container(launched: RestartEnv) -> None:
+    launched.launchers.state = Launcher(State.ENDING, program=1)
+    condition = await launched.ask()
+    assert condition.message.startswith("trainer restart 1 by swap in ")
+
+
+async def test_an_interrupt_between_decision_and_order_loses_no_restart(launched: RestartEnv) -> None:
+    """The launcher obeys no order, but its container need not end."""
+
+    def interrupted(_: str) -> None:
+        if launched.launchers.calls == ["status"] * 2:
+            launched.launchers.state = Launcher(State.ENDING, program=1)
+
+    launched.launchers.before = interrupted
+    condition = await launched.ask()
+    assert condition.message.startswith("trainer restart 1 by swap in ")
+    assert condition.message.endswith("; verified")
+    assert await launched.store.unfinished() == ()
+    assert len(await launched.store.begun_since(0.0)) == 1
+
+
+async def test_a_container_that_kubelet_may_be_stopping_waits_until_its_launcher_runs_on(
+    cri_env: CriEnv, tmp_path: Path
+) -> None:
+    """Kubelet marks a pod that it evicts only when its containers have ended."""
+    asked = asyncio.Event()
+
+    async def stopping(container: ContainerId, *_: object) -> str:
+        assert container == cri_env.old
+        asked.set()
+        return "the runtime stops the container"
+
+    async with restarts_on(cri_env, tmp_path, tools={"stopping": stopping}) as env:
+        _launch(env)
+        env.launchers.state = Launcher(State.ENDING, program=1)
+        waiting = asyncio.create_task(env.ask())
+        async with asyncio.timeout(30):
+            await env.said.wait_for(POD, conditions.IN_PLACE_RESTART, Reason.CONTAINER_STOPS.value)
+            assert asked.is_set()
+            assert not CHANGES & set(env.pod.cri_env.server.called())
+            env.launchers.state = Launcher(State.RUNNING, program=1)
+            condition = await waiting
+    assert condition.message.startswith("trainer restart 1 by process in ")
 
 
 def one_second_later(env: RestartEnv) -> RestartScheduler:

@@ -391,3 +391,50 @@ async def test_container_without_a_hook_costs_no_list_of_events() -> None:
     async with env.doubting(ERROR, quick=0.0) as doubt:
         assert await doubt == ""
     assert env.api.listed.empty()
+
+
+async def until_followed(env: Env, tasks: asyncio.TaskGroup) -> "asyncio.Task[None]":
+    """Follow pods and containers from now on."""
+    following = tasks.create_task(env.ends.run())
+    await asyncio.sleep(0)
+    return following
+
+
+@pytest.mark.parametrize(
+    ("parts", "is_asked", "reason"),
+    [
+        ({}, False, ""),
+        ({}, True, "the runtime stops the container"),
+        ({"runtime": Runtime(ours={ContainerId("c")})}, True, ""),
+        ({"pods": outside.Pods(pod(deleting=True))}, False, "it is being deleted"),
+        ({"runtime": Runtime(ready=False)}, False, "its sandbox has been stopped"),
+        ({"api": Api(condition("MemoryPressure", "True"))}, False, "kubelet may evict pods of its node"),
+        ({"api": Api(None)}, False, ""),
+    ],
+    ids=["by-itself", "by-the-runtime", "by-this-agent", "deleted", "sandbox", "pressure", "no-api-server"],
+)
+async def test_a_stop_is_kubelets_if_anything_shows_that_it_may_be(
+    monkeypatch: pytest.MonkeyPatch, parts: dict[str, Any], is_asked: bool, reason: str
+) -> None:
+    monkeypatch.setattr(pod_ends, "_MISSED", 0.0)
+    env = Env(**parts)
+    if is_asked:
+        env.ends.stop_asked(ContainerId("c"))
+    async with asyncio.TaskGroup() as tasks:
+        following = await until_followed(env, tasks)
+        assert await env.ends.stop_reason(ContainerId("c"), REF, SANDBOX) == reason
+        following.cancel()
+
+
+async def test_a_stop_that_may_have_been_missed_counts_as_kubelets(monkeypatch: pytest.MonkeyPatch) -> None:
+    missed, env = "a request to stop the container may not have been observed", Env()
+    assert await env.ends.stop_reason(ContainerId("c"), REF, SANDBOX) == missed
+    async with asyncio.TaskGroup() as tasks:
+        following = await until_followed(env, tasks)
+        assert await env.ends.stop_reason(ContainerId("c"), REF, SANDBOX) == missed, "no agent ran before"
+        monkeypatch.setattr(pod_ends, "_MISSED", 0.0)
+        assert await env.ends.stop_reason(ContainerId("c"), REF, SANDBOX) == ""
+        monkeypatch.setattr(pod_ends, "_MISSED", 1.0)
+        env.ends.request_unread()
+        assert await env.ends.stop_reason(ContainerId("c"), REF, SANDBOX) == missed
+        following.cancel()
