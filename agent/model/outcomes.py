@@ -17,8 +17,9 @@ class Result(enum.Enum):
     ``LEFT_TO_KUBELET`` the remaining containers. ``NOT_ALIKE``: the successor would differ from the old container, and
     was removed before anything was stopped. ``ALREADY_REPLACED``: kubelet had replaced the target of a whole pod's
     restart before anything was stopped. ``COMPLETED``: the old container had ended for good, with exit code 0, before
-    it was stopped. ``DEVICE_NOT_USABLE``: the old containers were stopped, and a GPU has failed its
-    proof, or has a graver fault than was known at the decision, so nothing was started.
+    it was stopped. ``WITHDRAWN``: the cause no longer held before the first step. ``DEVICE_NOT_USABLE``: the old
+    containers were stopped, and a GPU has failed its proof, or has a graver fault than was known at the decision, so
+    nothing was started.
     """
 
     RESTARTED = "Restarted"
@@ -31,6 +32,7 @@ class Result(enum.Enum):
     LEFT_TO_KUBELET = "LeftToKubelet"
     SUCCESSOR_EXITED = "SuccessorExited"
     UNDONE = "Undone"
+    WITHDRAWN = "Withdrawn"
     COMPLETED = "Completed"
     NOT_ALIKE = "NotAlike"
     ALREADY_REPLACED = "AlreadyReplaced"
@@ -69,6 +71,7 @@ _WORST_FIRST = (
     Result.NOT_ALIKE,
     Result.ALREADY_REPLACED,
     Result.UNDONE,
+    Result.WITHDRAWN,
     Result.LEFT_TO_KUBELET,
     Result.TRIGGERED,
     Result.RESET,

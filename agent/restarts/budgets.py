@@ -5,16 +5,19 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import structlog
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kubemend.agent import ports
-from kubemend.agent.clients.journal.store import COUNT_SECONDS, Store
+from kubemend.agent.clients.journal.store import COUNT_SECONDS, JournalError, Store
 from kubemend.agent.model.workloads import ContainerRef, PodView
 from kubemend.agent.restart import admission, counts, intents, options
 from kubemend.agent.restart.budget import ON_DEVICE
 from kubemend.agent.restart.strategies import SPECS, Scope
 from kubemend.common import budgets, contained
+
+log = structlog.get_logger(__name__)
 
 
 class Budgets:
@@ -84,10 +87,23 @@ class Budgets:
         self._begun.append(counted)
 
     def forget(self, counted: counts.Begun) -> None:
-        """Stop counting a restart that was cancelled. It leaves the journal when the one that replaces it begins."""
+        """Stop counting a restart that was cancelled. It leaves the journal when the one that replaces it begins.
+
+        If there is none, call ``erase``.
+        """
         if counted in self._begun:  # one that took long may no longer count
             self._begun.remove(counted)
             self._forgotten.append(counted)
+
+    async def erase(self, counted: counts.Begun) -> None:
+        """Remove a forgotten restart from the journal, unless another one has replaced it. Never fails."""
+        if counted not in self._forgotten:
+            return
+        self._forgotten.remove(counted)
+        try:
+            await self._store.uncount(counted)
+        except JournalError as error:
+            log.error("restart.still_counted", pod=counted.pod, error=str(error))
 
     def recall(self, counted: counts.Begun) -> None:
         """Count a forgotten restart again. Nothing happens if it counts."""
@@ -137,6 +153,10 @@ class Counted:
     def cancel(self) -> None:
         """Remove the count: the restart is tried in another way, which counts again."""
         self.budgets.forget(self.restart)
+
+    async def erase(self) -> None:
+        """Remove a cancelled count from the journal, too, if nothing has been tried in its place. Never fails."""
+        await self.budgets.erase(self.restart)
 
     def replaced(self) -> tuple[counts.Begun, ...]:
         """Return the cancelled restarts that this one replaces in the journal."""

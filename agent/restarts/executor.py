@@ -37,8 +37,8 @@ from kubemend.common.contained import Part as Kind
 log = structlog.get_logger(__name__)
 
 
-async def _nothing() -> None:
-    return
+async def _not_withdrawn() -> str:
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +149,7 @@ class RestartExecutor:
         devices: frozenset[DeviceId] | None,
         on_begun: Callable[[], None],
         judge: device_health.Judge,
+        withdrawal: Callable[[], Awaitable[str]] = _not_withdrawn,
         followed: progress.Progress = progress.NO_FOLLOWER,
         round_hooks: RoundHooks | None = None,
         old_pid: int | None = None,
@@ -163,6 +164,7 @@ class RestartExecutor:
         - ``on_begun`` is called once it is in the journal.
         - ``devices`` must be free of the old processes before anything new starts, and answer afterwards.
         - ``judge`` decides again, before anything new starts on them, whether their health allows it.
+        - ``withdrawal`` returns, right before the first step, why the cause no longer holds; "" while it does.
         - ``followed`` is notified of each step.
         - ``round_hooks`` are set for a restart of a round, and follows it with ``old_pid``, the process to end.
         """
@@ -188,7 +190,9 @@ class RestartExecutor:
             containers = sorted(plan.names)
             followed.notify(progress.Begun(self._now(), plan.id, plan.strategy, containers, plan.restart_count))
             with self._act_noted(in_round=round_hooks is not None):
-                outcome = await self._to_the_end(execution, remembered=visit.remembered)
+                outcome = await self._to_the_end(execution, visit=visit, withdrawal=withdrawal)
+            if outcome.result is Result.WITHDRAWN:
+                counted.cancel()
             outcome = restart_proof.with_note(outcome, visit.proving)
             done = _Done(execution, cause, outcome, in_round=round_hooks is not None)
             if outcome.result.is_decided_again:
@@ -209,7 +213,7 @@ class RestartExecutor:
         gates, devices = self._dependencies.actuators.tools.gates, found.devices or frozenset()
         async with gates.around(plan.entries, devices=devices, proof=found.proof, judge=found.judge) as visit:
             with self._act_noted(in_round=True):
-                outcome = await self._to_the_end(execution, remembered=visit.remembered)
+                outcome = await self._to_the_end(execution, visit=visit)
             restart_proof.log_resumed(plan, outcome, found.by_device(visit.proving))
             outcome = restart_proof.with_note(outcome, visit.proving, unproved=found.unproved)
             done = _Done(execution, cause, outcome, in_round=True)
@@ -273,11 +277,17 @@ class RestartExecutor:
         return done.outcome
 
     async def _to_the_end(
-        self, execution: AnyExecution, *, remembered: Callable[[], Awaitable[None]] = _nothing
+        self,
+        execution: AnyExecution,
+        *,
+        visit: GateSession,
+        withdrawal: Callable[[], Awaitable[str]] = _not_withdrawn,
     ) -> Outcome:
-        """Execute the plan after ``remembered``; undo it after an internal error."""
+        """Execute the plan when the processes on its devices are known; undo it after an internal error."""
         with contained.within(Kind.RESTART, execution.plan.target) as work:
-            await remembered()
+            await visit.remembered()
+            if reason := await withdrawal():
+                return Outcome(Result.WITHDRAWN, detail=reason)
             return await self._carried_out(execution)
         assert work.error is not None
         return await execution.undo(reason=contained.describe(work.error), waits=True)

@@ -174,7 +174,12 @@ async def plan_from_journal(
 
     Raises as ``resume`` does.
     """
-    made = [await resume(dependencies, intent, admit=admit) for intent in opened]
+    return together([await resume(dependencies, intent, admit=admit) for intent in opened])
+
+
+def together(plans: Iterable[restart_plan.RestartPlan]) -> restart_plan.RestartPlan:
+    """Return the one plan of a restart whose swaps were resumed each by itself."""
+    made = tuple(plans)
     first, parts = made[0], [plan for plan in made if isinstance(plan, restart_plan.SwapPlan)]
     if not isinstance(first, restart_plan.SwapPlan):
         return first

@@ -6,7 +6,7 @@ those that the runtime does not let end at once. Only their pods wait for them.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -15,6 +15,7 @@ from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import JournalError, Store, UnreadableIntent
 from kubemend.agent.devices import event_messages, pod_conditions
+from kubemend.agent.model import outcomes
 from kubemend.agent.model.conditions import Condition
 from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerRef, PodUid
@@ -156,7 +157,9 @@ class Recovery:
             resumed = await asyncio.gather(
                 *(self._resume(each, share=held, left=left) for each, held in replays), return_exceptions=True
             )
-            await aio.side_by_side(*(self._conclude(each) for each in resumed if isinstance(each, _Resumed)))
+            done = [each for each in resumed if isinstance(each, _Resumed)]
+            await aio.side_by_side(*(self._conclude(*parts) for parts in _by_restart(done)))
+            del done
         failures = [each for each in resumed if isinstance(each, BaseException)]
         del resumed
         for intent, needed in left:  # their configs together would fill this process's memory
@@ -348,12 +351,17 @@ class Recovery:
         )
         return outcome
 
-    async def _conclude(self, resumed: _Resumed) -> None:
-        """Verify it and close its intent. One that stays unfinished is replayed again."""
-        if resumed.steps_down and self._background is not None:
-            await resumed.execution.give_back()
-            self._hand_over(resumed, background=self._background)
+    async def _conclude(self, *parts: _Resumed) -> None:
+        """Conclude a restart of one container or of several, or hand it over: then no container was changed."""
+        if self._background is not None and all(each.steps_down for each in parts):
+            for each in parts:
+                await each.execution.give_back()
+            self._hand_over(parts, background=self._background)
             return
+        await aio.side_by_side(*(self._conclude_one(each) for each in parts))
+
+    async def _conclude_one(self, resumed: _Resumed) -> None:
+        """Verify it and close its intent. One that stays unfinished is replayed again."""
         outcome = resumed.outcome
         if outcome.result is Result.DEVICE_NOT_USABLE:
             self._report_failure(resumed.intent, outcome.detail, reason=Reason.DEVICE_NOT_USABLE)
@@ -369,19 +377,34 @@ class Recovery:
         if outcome.result is not Result.UNFINISHED:
             await self._store.finish(resumed.intent.id, outcome=outcome.result.value, now=self._now())
 
-    def _hand_over(self, resumed: _Resumed, *, background: Background) -> None:
-        """Have another strategy take over when the journal is replayed. Until that has begun the intent stays open."""
-        self._handed_over.add(resumed.intent.id)
-        taking_over = self._taken_over(resumed, restarts=background.restarts)
-        background.tasks.create_task(taking_over, name=f"take over {resumed.intent.id}")
+    def _hand_over(self, parts: Sequence[_Resumed], *, background: Background) -> None:
+        """Have another strategy take over when the journal is replayed. Until that has begun the intents stay open."""
+        self._handed_over.update(each.intent.id for each in parts)
+        taking_over = self._taken_over(parts, restarts=background.restarts)
+        background.tasks.create_task(taking_over, name=f"take over {parts[0].intent.id}")
 
-    async def _taken_over(self, resumed: _Resumed, *, restarts: RestartScheduler) -> None:
-        intent, outcome = resumed.intent, resumed.outcome
+    async def _taken_over(self, parts: Sequence[_Resumed], *, restarts: RestartScheduler) -> None:
+        first = parts[0].intent
         await self._replayed.wait()
-        with contained.within(Part.REPLAY, intent.target):
-            if not await restarts.take_over(intent, outcome):
-                self._report_outcome(resumed)
-            await self._store.finish(intent.id, outcome=outcome.result.value, now=self._now())
+        with contained.within(Part.REPLAY, first.target):
+            plan = planning.together(each.execution.plan for each in parts)
+            outcome = outcomes.together(each.outcome for each in parts)
+            if not await restarts.take_over(plan, outcome, reason=first.reason):
+                for each in parts:
+                    self._report_outcome(each)
+            for intent in plan.entries:
+                await self._store.finish(intent.id, outcome=outcome.result.value, now=self._now())
+
+
+def _by_restart(done: Sequence[_Resumed]) -> Iterable[Sequence[_Resumed]]:
+    """Return the intents of each restart together: a swap of several containers of a pod has one for each."""
+    found: dict[object, list[_Resumed]] = {}
+    for each in done:
+        intent = each.intent
+        is_swap = isinstance(intent, intents.Intent)
+        key = (intent.target.pod.uid, intent.created_at, intent.reason) if is_swap else intent.id
+        found.setdefault(key, []).append(each)
+    return found.values()
 
 
 def _is_dangerous(intent: intents.AnyIntent) -> bool:

@@ -9,7 +9,7 @@ from kubemend.agent.actuator import device_health
 from kubemend.agent.actuator import device_proof as proofs
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.outcomes import Outcome
-from kubemend.agent.restart import admission, device_proof, intents
+from kubemend.agent.restart import admission, device_proof
 from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.restart_plan import RestartPlan
 from kubemend.common import contained
@@ -87,14 +87,12 @@ async def of_resumed(dependencies: Dependencies, plan: RestartPlan, *, attempt: 
     )
 
 
-async def resumed_devices(
-    dependencies: Dependencies, restart: RestartPlan | intents.AnyIntent
-) -> frozenset[DeviceId] | None:
+async def resumed_devices(dependencies: Dependencies, plan: RestartPlan) -> frozenset[DeviceId] | None:
     """Return the devices of a restart that a previous agent has begun, once the driver lists them; None if unknown."""
     facts = dependencies.device_facts
     if facts is None:
         return None
-    devices = await facts.held(restart.target.pod, sorted(restart.names), timeout=RESUMED_SECONDS)
+    devices = await facts.held(plan.target.pod, sorted(plan.names), timeout=RESUMED_SECONDS)
     if devices:
         await facts.until_listed(devices, timeout=RESUMED_SECONDS)
     return devices

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -50,6 +51,8 @@ class Limits:
 
 
 _ASK_AGAIN = 1.0
+_LATE = 1.0
+"""Seconds after which the question whether the cause still holds is asked again: a slow disk delays the first step."""
 _LONGEST_WAIT = 30.0
 """Seconds between checks of a request that a budget has put on hold, because its cause may have ended."""
 
@@ -178,23 +181,24 @@ class RestartScheduler:
         not_alike = outcome.result is Result.NOT_ALIKE
         return SteppedDown(outcome.detail, counted, not_alike, tuple(intent.id for intent in begun))
 
-    async def take_over(self, intent: intents.AnyIntent, outcome: Outcome) -> bool:
+    async def take_over(self, plan: RestartPlan, outcome: Outcome, *, reason: str) -> bool:
         """Carry out a previous agent's restart by another strategy, because its own one has stepped down since.
 
-        The intent leaves the journal when the other one's enters it. Return False if nothing is done, because the count
+        Its intents leave the journal when the other one's enters it. Return False if nothing is done, because the count
         of the restart, which has the time and the device of its fault, is too old. Raises JournalError.
         """
-        if (stepped_down := await self.stepped_down([intent], outcome)) is None:
+        if (stepped_down := await self.stepped_down(plan.entries, outcome)) is None:
             return False
-        devices = await restart_proof.resumed_devices(self._dependencies, intent)
+        devices = await restart_proof.resumed_devices(self._dependencies, plan)
         facts = self._dependencies.device_facts
 
         def cause() -> admission.Cause:
             begun = stepped_down.counted.restart
-            found = admission.Cause(intent.reason, intent.reason, happened_at=begun.fault_at, device=begun.device)
+            found = admission.Cause(reason, reason, happened_at=begun.fault_at, device=begun.device)
             return replace(found, action=facts.action(devices)) if facts is not None and devices else found
 
-        await self.submit(Request(intent.target, cause, devices=devices, gang_answered=True, stepped_down=stepped_down))
+        await self.submit(Request(plan.target, cause, devices=devices, gang_answered=True, stepped_down=stepped_down))
+        await stepped_down.counted.erase()
         return True
 
     async def _is_handled_by_hub(self, request: Request) -> bool:
@@ -318,8 +322,11 @@ class RestartScheduler:
         return planning.name_ahead(self._dependencies.runtime, target)
 
     async def _decide(self, request: Request) -> admission.Decision:
-        """Decide now, and restart if admitted; of a restart that has stepped down and this one only one counts."""
-        if request.stepped_down is None:
+        """Decide now, and restart if admitted; of a restart that has stepped down and this one only one counts.
+
+        One that a launcher has failed to carry out counts in any case, because the program may have ended.
+        """
+        if request.stepped_down is None or request.stepped_down.not_alike:
             return await self._admit(request)
         begun = False
         try:
@@ -455,6 +462,7 @@ class RestartScheduler:
             refusal = replace(decision, verb=admission.Verb.REFUSE, reason=Reason.DRY_RUN)
             self._reports.decided(request, refusal)
             return refusal
+        asked_at = asyncio.get_running_loop().time()
         if reason := await request.withdrawal():
             refusal = _withdrawn(request, reason)
             self._reports.decided(request, refusal)
@@ -472,6 +480,7 @@ class RestartScheduler:
                 devices=request.devices,
                 on_begun=lambda: self._reports.decided(request, decision, restart=plan.id),
                 judge=lambda: admission.by_device(request.cause()),
+                withdrawal=functools.partial(_late_withdrawal, request, asked_at=asked_at),
                 followed=request.followed,
                 round_hooks=request.round_hooks,
                 old_pid=target.info.pid,
@@ -481,8 +490,10 @@ class RestartScheduler:
             return admission.Decision(admission.Verb.POSTPONE, Reason.JOURNAL_UNAVAILABLE, str(error))
         if outcome.result is Result.ALREADY_REPLACED:  # no container of the pod was touched
             await self._executor.close(plan, outcome)
+            await counted.erase()
             return await self._decide(request)
         if outcome.result not in (Result.STEPPED_DOWN, Result.NOT_ALIKE):
+            await counted.erase()  # if it was cancelled
             return decision
         not_alike = outcome.result is Result.NOT_ALIKE
         entries = tuple(intent.id for intent in plan.entries)
@@ -492,6 +503,7 @@ class RestartScheduler:
         else:
             decision = await self._decide(request)  # the program may have ended
         await self._executor.close(plan, outcome)
+        await counted.erase()
         return decision
 
     async def _without_clone(
@@ -516,6 +528,12 @@ def _crashes(facts: admission.Facts) -> cache.Crashes:
         died=None if by_round else facts.target.name,
         requested=facts.asked is not None and not by_round,
     )
+
+
+async def _late_withdrawal(request: Request, *, asked_at: float) -> str:
+    """Return why the cause no longer holds, if the last answer is too old. Rounds end their members' restarts."""
+    is_late = asyncio.get_running_loop().time() - asked_at > _LATE
+    return await request.withdrawal() if is_late and request.round_hooks is None else ""
 
 
 def _withdrawn(request: Request, message: str) -> admission.Decision:

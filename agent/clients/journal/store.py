@@ -133,11 +133,7 @@ class Store:
                 "INSERT INTO begun (pod_uid, containers, device, at, fault_at) VALUES (?, ?, ?, ?, ?)",
                 _row(count),
             )
-            connection.executemany(
-                "DELETE FROM begun WHERE rowid = (SELECT rowid FROM begun WHERE pod_uid = ? AND containers = ?"
-                " AND device IS ? AND at = ? AND fault_at IS ? LIMIT 1)",
-                [_row(each) for each in instead_of],
-            )
+            _uncount(connection, instead_of)
             if record is not None:
                 _put_record(connection, record)
             for intent_id in takes_over:
@@ -157,6 +153,10 @@ class Store:
             connection.execute("DELETE FROM begun WHERE at NOT BETWEEN ? AND ?", kept)
 
         await self._do(write)
+
+    async def uncount(self, *cancelled: Begun) -> None:
+        """Count restarts no longer that have changed nothing. Raises JournalError."""
+        await self._do(lambda connection: _uncount(connection, cancelled))
 
     async def replay_begins(self, intent_id: str) -> bool:
         """Record on disk that an intent is about to be replayed; return False if it was begun too often.
@@ -338,6 +338,14 @@ def _shortened(error: Exception) -> str:
 def _close(connection: sqlite3.Connection, intent_id: str, *, outcome: str, now: float) -> None:
     connection.execute("UPDATE intents SET closed_at = ?, outcome = ? WHERE id = ?", (now, outcome, intent_id))
     connection.execute("DELETE FROM replays WHERE intent = ?", (intent_id,))
+
+
+def _uncount(connection: sqlite3.Connection, restarts: Sequence[Begun]) -> None:
+    connection.executemany(
+        "DELETE FROM begun WHERE rowid = (SELECT rowid FROM begun WHERE pod_uid = ? AND containers = ?"
+        " AND device IS ? AND at = ? AND fault_at IS ? LIMIT 1)",
+        [_row(each) for each in restarts],
+    )
 
 
 def _replays(connection: sqlite3.Connection, intent_id: str) -> tuple[int, int]:

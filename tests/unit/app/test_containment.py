@@ -18,6 +18,7 @@ from kubemend.agent.hub.failed_programs import FailedPrograms
 from kubemend.agent.hub.members import Members
 from kubemend.agent.hub.outbox import Outbox
 from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.reporters.device_taints import DeviceTaintReporter
 from kubemend.agent.reporters.events import EventReporter
 from kubemend.agent.reporters.pod_conditions import PodConditionReporter
@@ -136,7 +137,15 @@ def cases() -> list[Case]:
         Case(
             Recovery,
             "_taken_over",
-            (Thing(intent=Thing(target=REF), outcome=None),),
+            (
+                (
+                    Thing(
+                        intent=Thing(target=REF, reason="Xid31"),
+                        execution=Thing(plan=None),
+                        outcome=Outcome(Result.STEPPED_DOWN),
+                    ),
+                ),
+            ),
             {"restarts": Thing(take_over=broken)},
             fields={"_replayed": happened()},
         ),

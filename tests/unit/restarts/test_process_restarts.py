@@ -261,7 +261,7 @@ async def opt_in(env: RestartEnv, **annotations: str) -> None:
     await env.pod.pods.put(replace(view, annotations=OPTED_IN | annotations))
 
 
-async def next_agent(env: RestartEnv, *, now: float = NOW) -> None:
+async def next_agent(env: RestartEnv, *, now: float = NOW, opened: int = 1) -> None:
     """Start an agent, which replays the journal and does all that follows from that."""
     scheduler = RestartScheduler(
         dependencies=env.dependencies, store=env.store, metrics=node.metrics(), now=lambda: now
@@ -274,7 +274,7 @@ async def next_agent(env: RestartEnv, *, now: float = NOW) -> None:
             timeouts=Timeouts(kubelet=10.0, pod=10.0),
             background=Background(tasks, scheduler),
         )
-        assert await recovery.run() == 1
+        assert await recovery.run() == opened
 
 
 async def is_restarted_once(env: RestartEnv) -> bool:
@@ -367,9 +367,44 @@ async def test_the_next_agent_resets_the_pod_whose_successor_would_differ(env: R
     runtime = env.pod.cri_env.server.runtime
     runtime.behaviour.is_crio, runtime.behaviour.spec_of_new = True, {"cwd": "/elsewhere"}
     await opt_in(env)
-    order = intents.SwapOrder.CREATE_FIRST
-    await env.store.begin(env.pod.cri_env.intent(order=order, created_at=NOW), counted=FAULT)
+    await env.store.begin(_not_alike(env), counted=FAULT)
     await next_agent(env)
     assert " by reset " in env.said.said[POD, conditions.IN_PLACE_RESTART].message
     assert await env.store.unfinished() == ()
     assert len(await env.store.begun_since(0.0)) == 1
+
+
+async def test_the_next_agent_resets_the_pod_once_if_several_successors_would_differ(env: RestartEnv) -> None:
+    runtime = env.pod.cri_env.server.runtime
+    runtime.behaviour.is_crio, runtime.behaviour.spec_of_new = True, {"cwd": "/elsewhere"}
+    await opt_in(env, **{"kubemend.io/containers": "trainer,logger"})
+    counted = replace(FAULT, containers=frozenset({"trainer", "logger"}))
+    other = replace(TARGET, name="logger")
+    await env.store.begin(
+        _not_alike(env),
+        replace(_not_alike(env), id="r2", target=other, old=env.pod.old["logger"]),
+        counted=counted,
+    )
+    await next_agent(env, opened=2)
+    assert " by reset " in env.said.said[POD, conditions.IN_PLACE_RESTART].message
+    assert {view.attempt for view in await env.pod.containers()} == {1}
+    assert await env.store.unfinished() == ()
+    (begun,) = await env.store.begun_since(0.0)
+    assert (begun.fault_at, begun.device) == (FAULT.fault_at, FAULT.device)
+
+
+async def test_a_successor_that_would_differ_does_not_count_if_the_next_agent_has_no_other_strategy(
+    env: RestartEnv,
+) -> None:
+    runtime = env.pod.cri_env.server.runtime
+    runtime.behaviour.is_crio, runtime.behaviour.spec_of_new = True, {"cwd": "/elsewhere"}
+    await opt_in(env, **{"kubemend.io/strategy": "swap"})
+    await env.store.begin(_not_alike(env), counted=FAULT)
+    await next_agent(env)
+    assert env.said.said[POD, conditions.IN_PLACE_RESTART].reason == Reason.RUNTIME_HIDES_CONFIG.value
+    assert await env.store.unfinished() == ()
+    assert await env.store.begun_since(0.0) == ()
+
+
+def _not_alike(env: RestartEnv) -> intents.Intent:
+    return env.pod.cri_env.intent(order=intents.SwapOrder.CREATE_FIRST, created_at=NOW)

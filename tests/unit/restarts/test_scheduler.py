@@ -23,7 +23,7 @@ from kubemend.agent.model.workloads import ContainerId, ContainerState
 from kubemend.agent.restart import admission
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restart.reasons import Reason
-from kubemend.agent.restarts import planning
+from kubemend.agent.restarts import planning, scheduler
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.requests import Request
 from kubemend.agent.restarts.restart_plan import SwapPlan
@@ -140,6 +140,40 @@ async def test_a_rebuilt_config_whose_spec_differs_is_taken_back_before_anything
     calls = [call for call in server.called() if call in ("CreateContainer", "StopContainer", "RemoveContainer")]
     assert calls[:2] == ["CreateContainer", "RemoveContainer"]
     assert await env.store.unfinished() == ()
+
+
+async def test_a_restart_that_was_taken_back_does_not_count_for_the_next_agent(env: RestartEnv) -> None:
+    behaviour = env.pod.cri_env.server.runtime.behaviour
+    behaviour.is_crio, behaviour.spec_of_new = True, {"cwd": "/elsewhere"}
+    condition = await env.ask(strategy="swap")
+    assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "RuntimeHidesConfig")
+    assert await env.store.begun_since(0.0) == ()
+
+
+async def test_a_program_that_goes_on_while_the_disk_is_slow_is_not_killed(
+    env: RestartEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "_LATE", 0.0)
+    begin, answers = env.store.begin, [""]
+
+    async def slow(*intents: Any, **more: Any) -> None:
+        answers.append("it touches its heartbeat file again")
+        await begin(*intents, **more)
+
+    async def withdrawn() -> str:
+        return answers[-1]
+
+    monkeypatch.setattr(env.store, "begin", slow)
+    view = env.pod.pods.pods()[POD.uid]
+    await env.pod.pods.put(replace(view, annotations={"kubemend.io/restart": "InPlace"}))
+    hung = admission.Cause(code="Hung", message="no heartbeat", happened_at=NOW)
+    await env.restarts.submit(Request(target=TARGET, cause=lambda: hung, devices=frozenset(), withdrawn=withdrawn))
+    condition = env.said.said[POD, conditions.IN_PLACE_RESTART]
+    assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "Withdrawn")
+    assert condition.message.endswith("it touches its heartbeat file again")
+    assert {name: [env.pod.old[name]] for name in LASTING} == await env.pod.running()
+    assert await env.store.unfinished() == ()
+    assert await env.store.begun_since(0.0) == ()
 
 
 async def test_a_resized_config_whose_spec_differs_is_taken_back(env: RestartEnv) -> None:
@@ -428,6 +462,7 @@ async def test_container_that_kubelet_starts_before_the_first_removal_is_not_kil
         await env.restarts.submit(Request(target=TARGET, cause=lambda: fault, devices=frozenset()))
     assert env.said.said[POD, conditions.IN_PLACE_RESTART].reason == Reason.ALREADY_REPLACED.value
     assert (await env.pod.running())["trainer"] == made
+    assert await env.store.begun_since(0.0) == (), "nothing was restarted"
 
 
 async def test_entry_that_a_full_disk_keeps_open_is_closed_before_the_next_restart(
