@@ -548,7 +548,7 @@ _LONGEST_REQUEST, _MOST_PEERS, _MOST_LEFTOVERS = 4096, 4, 64
 _LONGEST_WHY = 200
 _LONGEST_GRACE, _LONGEST_HOLD = 3600.0, 600.0
 _EARLY_FAILURES = 2  # after which the agent empties the cache, too: agent/restart/cache.py
-_LONGEST_EMPTYING, _DEEPEST = 2.0, 32
+_LONGEST_EMPTYING, _DEEPEST, _MOST_ASIDE = 2.0, 32, 1000
 _A_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ASIDE = ".kubemend-emptied-"  # as in the agent: agent/actuator/cache_removal.py
 _CACHE_VOLUME = "/volumes/kubernetes.io~empty-dir/kubemend-cache"  # the end of its path on the node
@@ -1242,11 +1242,15 @@ def empty_directory(volume: str, name: str, until: float) -> bool:
     folder = os.open(volume, _A_FOLDER)
     try:
         os.rename(name, _ASIDE + os.urandom(8).hex(), src_dir_fd=folder, dst_dir_fd=folder)
-        with os.scandir(folder) as entries:
-            for each in entries:
-                if each.name.startswith(_ASIDE) and time.monotonic() < until:
-                    with contextlib.suppress(OSError):  # another container's launcher, or the agent, removes it as well
-                        _remove(folder, each.name, until, _DEEPEST)
+        tried: set[str] = set()
+        while True:
+            left = _moved_aside(folder) - tried
+            tried |= left
+            if not left:
+                break
+            for each in left:
+                with contextlib.suppress(OSError):  # another container's launcher, or the agent, removes it as well
+                    _remove(folder, each, folder, until, _DEEPEST)
     except FileNotFoundError:
         return False
     finally:
@@ -1254,19 +1258,34 @@ def empty_directory(volume: str, name: str, until: float) -> bool:
     return True
 
 
-def _remove(parent: int, name: str, until: float, deepest: int) -> None:
-    """Remove an entry of a folder and what is below it, but nothing behind a link. Raises OSError."""
+def _moved_aside(volume: int) -> set[str]:
+    """Return the names of entries that were moved aside, a bounded number. Raises OSError."""
+    with os.scandir(volume) as entries:
+        found = (each.name for each in entries if each.name.startswith(_ASIDE))
+        return {name for name, _ in zip(found, range(_MOST_ASIDE))}
+
+
+def _remove(parent: int, name: str, volume: int, until: float, deepest: int) -> None:
+    """Remove an entry of a folder and what is below it, but nothing behind a link. Raises OSError.
+
+    A directory that is too deep is moved to the top of the volume, aside, as another tree.
+    """
+    if time.monotonic() >= until:
+        return
     with contextlib.suppress(IsADirectoryError):
         os.unlink(name, dir_fd=parent)
+        return
+    if not deepest:
+        os.rename(name, _ASIDE + os.urandom(8).hex(), src_dir_fd=parent, dst_dir_fd=volume)
         return
     folder = os.open(name, _A_FOLDER, dir_fd=parent)
     try:
         with os.scandir(folder) as entries:
-            for each in entries if deepest else ():
+            for each in entries:
                 if time.monotonic() >= until:
                     return
                 with contextlib.suppress(OSError):
-                    _remove(folder, each.name, until, deepest - 1)
+                    _remove(folder, each.name, volume, until, deepest - 1)
     finally:
         os.close(folder)
     os.rmdir(name, dir_fd=parent)
@@ -2478,7 +2497,7 @@ def _add_restarts(group: argparse._ArgumentGroup) -> None:
         type=_of(seconds),
         default=3600.0,
         metavar="TIME",
-        help="the window (default 1h): 90, 90s, 5m",
+        help="the window (default 1h): 90, 90s, 5m; 0: any number of restarts",
     )
     add(
         "--fatal-exit-codes",

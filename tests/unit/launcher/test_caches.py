@@ -119,12 +119,27 @@ def test_what_there_is_no_time_for_is_removed_with_the_next(tmp_path: Path) -> N
     assert [*tmp_path.iterdir()] == []
 
 
-def test_deep_directories_are_moved_aside_and_left(tmp_path: Path) -> None:
+def test_directories_of_any_depth_are_removed(tmp_path: Path) -> None:
     """Python's recursion has a limit, and so have the launcher's open files."""
-    (tmp_path / "/".join(["trainer", *"x" * 60])).mkdir(parents=True)
+    for each in ("trainer", f"{kubemend_run._ASIDE}earlier"):
+        deepest = tmp_path / "/".join([each, *"x" * 300])
+        deepest.mkdir(parents=True)
+        (deepest / "file").touch()
     assert empty_directory(str(tmp_path), "trainer", time.monotonic() + 60.0)
-    (aside,) = tmp_path.iterdir()
-    assert aside.name.startswith(kubemend_run._ASIDE)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_what_cannot_be_removed_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def refuses(name: str, *, dir_fd: int) -> None:
+        tried.append(name)
+        raise PermissionError(name)
+
+    (tmp_path / "trainer").mkdir()
+    monkeypatch.setattr("os.rmdir", refuses)
+    assert empty_directory(str(tmp_path), "trainer", time.monotonic() + 60.0)
+    assert len(tried) == 1
 
 
 class Broken:

@@ -56,6 +56,12 @@ def test_no_window_has_more_restarts_than_the_limit(lives: list[tuple[float, int
         assert sum(first <= each < first + window for each in restarts) <= limit
 
 
+@pytest.mark.parametrize(("limit", "restarted"), [(1, True), (0, False)])
+def test_a_window_of_0_has_any_number_of_restarts_unless_the_limit_is_0(limit: int, restarted: bool) -> None:
+    decisions = fold(Policy(limit, window=0.0), [(1.0, 1)] * 40)
+    assert [decision.wait is not None for _, decision in decisions] == ([True] * 40 if restarted else [False])
+
+
 @given(LIVES)
 def test_waits_are_bounded_and_none_follows_a_long_life(lives: list[tuple[float, int]]) -> None:
     for (ran, _), (_, decision) in zip(lives, fold(POLICY._replace(limit=1000), lives), strict=False):
