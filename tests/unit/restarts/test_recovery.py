@@ -110,6 +110,33 @@ async def test_recovery_resolves_duplicate_of_old_relist(env: RestartEnv) -> Non
     assert await env.store.unfinished() == ()
 
 
+async def test_recovery_that_undoes_resolves_the_copy_of_a_successor_that_has_waited(env: RestartEnv) -> None:
+    """Kubelet acts on a listing from before the removal, and would leave the old container running."""
+    cri_env = env.pod.cri_env
+    intent = cri_env.intent(order=intents.SwapOrder.CREATE_FIRST, created_at=NOW - 600.0)
+    await env.store.begin(intent)
+    await lost_successor(env)
+    async with cri_env.watch.subscribe(POD.uid) as events:
+        taking_up = asyncio.create_task(recovery(env).run())
+        while (await events.get()).kind is not EventKind.DELETED:
+            pass
+        copy = await env.pod.kubelet_starts(TARGET.name, attempt=2)
+        await kubelet_shows(env, copy)
+        assert await taking_up == 1
+    assert [view.id for view in await cri_env.running()] == [copy]
+    assert await env.store.unfinished() == ()
+
+
+async def test_recovery_that_undoes_leaves_the_old_container(env: RestartEnv) -> None:
+    cri_env = env.pod.cri_env
+    intent = cri_env.intent(order=intents.SwapOrder.CREATE_FIRST, created_at=NOW - 600.0)
+    await env.store.begin(intent)
+    await lost_successor(env)
+    assert await recovery(env, timeouts=0.0).run() == 1
+    assert [view.id for view in await cri_env.containers()] == [cri_env.old]
+    assert [view.id for view in await cri_env.running()] == [cri_env.old]
+
+
 async def test_recovery_keeps_intent_open_until_kubelet_agrees(env: RestartEnv) -> None:
     await killed_after_the_stop(env)
     async with env.pod.cri_env.watch.subscribe(POD.uid) as events:
