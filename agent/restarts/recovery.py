@@ -109,6 +109,7 @@ class Recovery:
         self._timeouts = timeouts
         self._verifier = verifier.RestartVerifier(dependencies=dependencies, timeouts=timeouts)
         self._failed: set[str] = set()
+        self._given_up: set[str] = set()
         self._handed_over: set[str] = set()
         self._replayed = asyncio.Event()
         self._configs = config_shares.room()
@@ -149,8 +150,8 @@ class Recovery:
         return len(unfinished) + len(lost)
 
     async def _left_open(self, pod: PodUid | None = None) -> list[intents.AnyIntent]:
-        """Return the intents (of a pod) that this agent must still replay: not those whose replay has failed in it."""
-        done = self._failed | self._handed_over
+        """Return the intents (of a pod) that this agent must still replay: not those of which it cannot any more."""
+        done = self._given_up | self._handed_over
         opened = [each for each in await self._store.unfinished() if each.id not in done]
         return [each for each in opened if pod is None or each.target.pod.uid == pod]
 
@@ -235,7 +236,7 @@ class Recovery:
     ) -> _Resumed | None:
         """Replay one intent; return None if that failed with an error that concerns it, or if it is ``left``, for room.
 
-        ``left`` then has the bytes that it needs.
+        ``left`` then has the bytes that it needs. A runtime's error that may pass leaves the intent to the background.
 
         Each try is recorded beforehand, so that one that ends this process counts, too. After the last try the intent
         is quarantined; each agent counts one. Raises CriError or JournalError if the error concerns every intent.
@@ -260,11 +261,16 @@ class Recovery:
             return resumed
         reason = str(work.error) if isinstance(work.error, CriError) else contained.describe(work.error)
         outcome = await execution_of(self._dependencies, planning.bare(intent)).undo(reason=reason)
+        may_pass = isinstance(work.error, _MAY_PASS)
         if outcome.result is not Result.UNFINISHED:
             await self._close(intent, outcome)
         elif await self._store.replay_ended(intent.id, failed=intent.id not in self._failed):
             await self._quarantine(intent, reason=reason)
+        elif may_pass:  # nothing is known of the container, which may be frozen
+            log.warning("restart.replay_waits", pod=intent.target.pod.uid, error=reason)
         self._failed.add(intent.id)
+        if not may_pass:
+            self._given_up.add(intent.id)
         return None
 
     async def _quarantine(self, intent: intents.AnyIntent, *, reason: str) -> None:

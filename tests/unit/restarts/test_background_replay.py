@@ -12,10 +12,14 @@ from structlog.testing import capture_logs
 
 from kubemend.agent.actuator import progress
 from kubemend.agent.clients.journal.store import JournalError
+from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import admission
+from kubemend.agent.restarts import recovery as recovery_module
+from kubemend.agent.restarts.plan_execution import PlanExecution
 from kubemend.agent.restarts.recovery import Background, Recovery
 from kubemend.agent.restarts.requests import Request
+from kubemend.agent.restarts.restart_plan import RestartPlan
 from kubemend.agent.restarts.verifier import Timeouts
 from tests.environments.restarts import NOW, RestartEnv, restarts_on
 from tests.environments.runtime import POD, TARGET, CriEnv
@@ -127,6 +131,28 @@ async def test_background_replay_is_repeated_when_the_disk_can_be_used_again(
     async with recovery(env) as replay:
         await replay.run()
     assert failed.is_set()
+    assert await is_restarted(env)
+
+
+async def test_replay_whose_container_the_runtime_does_not_report_for_long_is_finished_later(
+    env: RestartEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a container that was frozen for it would stay so, unseen, until the next agent."""
+    undone, undo = asyncio.Event(), PlanExecution.undo
+
+    async def hangs(execution: PlanExecution[RestartPlan], *, reason: str, waits: bool = False) -> Outcome:
+        if undone.is_set():
+            return await undo(execution, reason=reason, waits=waits)
+        undone.set()
+        return Outcome(Result.UNFINISHED, detail=reason)
+
+    monkeypatch.setattr(recovery_module, "_TRIES", 1)
+    monkeypatch.setattr(PlanExecution, "undo", hangs)
+    await env.store.begin(env.pod.cri_env.intent(created_at=NOW - 30))
+    env.pod.cri_env.server.fail("ContainerStatus", grpc.StatusCode.DEADLINE_EXCEEDED)
+    async with recovery(env) as replay:
+        assert await replay.run() == 1
+    assert undone.is_set()
     assert await is_restarted(env)
 
 
