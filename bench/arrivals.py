@@ -33,15 +33,16 @@ class Arrivals:
     async def toggled(self, *, times: int, toggle: Callable[[bool], object], fixed: str = "True") -> list[float]:
         """Break and fix the GPU alternately; return the seconds from each to the condition's arrival.
 
-        ``fixed`` is the status after a fix.
+        ``fixed`` is the status after a fix. In the end the GPU is fixed: an odd number is followed by a fix that is not
+        measured.
         """
         took = []
-        for number in range(times):
+        for number in range(times + times % 2):
             broken = number % 2 == 0
             began = time.perf_counter()
             toggle(broken)
             took.append(await self.until("False" if broken else fixed) - began)
-        return took
+        return took[:times]
 
 
 @contextlib.asynccontextmanager
