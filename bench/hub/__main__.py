@@ -73,8 +73,9 @@ async def measure(*, agents: int, part: int, rounds: int, log: Path) -> dict[str
             bundle = await _published(api)
             at_rest = footprint.of(hub)
             connecting = await fleet.connect(port=port, bundle=bundle, each=each)
-            await fleet.join_broadcast()
             connected = footprint.of(hub)
+            await fleet.join_broadcast()
+            joined = footprint.of(hub)
             bench = Bench(fleet, api, hub)
             await bench.rounds(1)  # the first finds all caches cold
             alone, bare, of_part = await bench.compared(rounds, part=part)
@@ -87,7 +88,8 @@ async def measure(*, agents: int, part: int, rounds: int, log: Path) -> dict[str
                 "agents_per_connection": each,
                 "connect_seconds": round(connecting, 2),
                 "hub_while_connecting": connected.since(at_rest),
-                "hub_in_rounds": busy.since(connected),
+                "hub_memory_of_an_agent_kib": round((connected.shared_out - at_rest.shared_out) / agents / 2**10, 1),
+                "hub_in_rounds": busy.since(joined),
                 "alone": alone.figures(),
                 "bare_broadcast": bare.figures(),
                 "ratio": _ratio(alone.answered, bare.answered),

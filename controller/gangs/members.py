@@ -27,8 +27,8 @@ MOST_OF_A_NAMESPACE: Final = 64 * 2**20
 MOST_OF_A_WATCH: Final = 80 * 2**20
 """Bytes kept of the members that one of the four watches has, some 42,000 ordinary ones.
 
-The controller's limit is 1 GiB: 320 MiB for members, 96 for JobSets, 96 for their Jobs, 64 for Restarts, 64 for pods to
-place, 294 for connections of agents, and 45 for the code leave 45 MiB.
+The controller's limit is 1.5 GiB: 320 MiB for members, 96 for JobSets, 96 for their Jobs, 64 for Restarts, 64 for pods
+to place, 528 for connections of agents, and 45 for the code leave 323 MiB.
 """
 _LONGEST_ANNOTATION: Final = 1001
 """Characters kept: one more than are accepted, so that an annotation that is refused for its length still is."""
