@@ -82,7 +82,8 @@ class Gang:
 
     def members(self) -> tuple[Member, ...]:
         """Return the members, as a round counts them."""
-        return tuple(self.counted(each) for each in self._dependencies.members.of_gang(self.key).values())
+        found = self._dependencies.members.of_gang(self.key).values()
+        return tuple(self.counted(each) if each.phase is PodPhase.FAILED else each for each in found)
 
     def counted(self, member: Member) -> Member:
         """Return a member as a round counts it."""

@@ -5,7 +5,7 @@ restarts, every exit code that is fatal to one of them, the shortest hold. An in
 such annotation, by slot, is reported as the gang's problem.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,7 +48,11 @@ def of(members: Iterable[Member]) -> GangOptions:
     codes: set[int] = set()
     holds: set[float] = set()
     checked: set[tuple[str | None, ...]] = set()
+    before: Mapping[str, str] | None = None
     for slot, member in members_module.by_slot(members).items():
+        if member.annotations == before:
+            continue  # much faster than what follows
+        before = member.annotations
         annotated = tuple(map(member.annotations.get, members_module.ANNOTATIONS))
         if annotated in checked:
             continue  # usual for members of one template, by the thousand
