@@ -11,6 +11,9 @@ POD: Final = "Pod"
 """The kind of a gang of one: a pod in no gang for which a user has created a Restart object."""
 JOBSET_NAME: Final = "jobset.sigs.k8s.io/jobset-name"
 JOBSET_UID: Final = "jobset.sigs.k8s.io/jobset-uid"
+JOBSET_ATTEMPT: Final = "jobset.sigs.k8s.io/in-place-restart-attempt"
+"""Annotation that upstream JobSet's sidecar writes on each pod that it restarts in place
+(cmd/in-place-restart-agent/main.go)."""
 JOB_NAME: Final = "batch.kubernetes.io/job-name"
 JOB_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 

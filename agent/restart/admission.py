@@ -38,8 +38,6 @@ from kubemend.common import budgets, gangs
 
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 CONFIG_SOURCE_ANNOTATION = "kubernetes.io/config.source"
-JOBSET_ATTEMPT_ANNOTATION = "jobset.sigs.k8s.io/in-place-restart-attempt"
-"""Written by upstream JobSet's sidecar on each pod that it restarts in place (cmd/in-place-restart-agent/main.go)."""
 UNLIMITED_BACKOFF = 2**31 - 1
 
 
@@ -358,7 +356,7 @@ def _refuse_going(pod: PodView) -> Decision | None:
 
 def _refuse_owner(pod: PodView, *, pod_options: options.Options) -> Decision | None:
     """Refuse a JobSet that restarts the pod by itself, and an owner of an unknown kind, which may fail its job."""
-    if JOBSET_ATTEMPT_ANNOTATION in pod.annotations:
+    if gangs.JOBSET_ATTEMPT in pod.annotations:
         return _refuse(
             Reason.JOBSET,
             "a sidecar of upstream's JobSet controller restarts its gang in place; "

@@ -54,7 +54,7 @@ _TOO_MUCH: Final = (
 _OF_OTHERS: Final = (
     admission.MIRROR_ANNOTATION,
     admission.CONFIG_SOURCE_ANNOTATION,
-    admission.JOBSET_ATTEMPT_ANNOTATION,
+    gangs.JOBSET_ATTEMPT,
 )
 _OF_GANGS: Final = (
     *(gangs.GANG, gangs.JOBSET_NAME, gangs.JOB_NAME, gangs.JOB_INDEX),

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from kubemend.common import gangs
 from kubemend.controller.decisions.facts import Facts, Roster, needs_recreation
 from kubemend.controller.gangs import gang_options
 from kubemend.controller.gangs import members as members_module
@@ -86,6 +87,7 @@ def roster(
         ),
         bars=bars,
         options=options,
+        elsewhere=next((slot for slot, each in live.items() if gangs.JOBSET_ATTEMPT in each.annotations), ""),
         unclear=unclear,
     )
 

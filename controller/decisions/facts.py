@@ -69,6 +69,7 @@ class Roster:
     - ``lost``: the slots whose pods must be replaced; ``movable``: those whose pods may be, as their node is leaving
     - ``concerned``: how many slots are live or lost; ``outside``: those of them that have not opted in
     - ``bars``: why the pods of some slots must not be deleted
+    - ``elsewhere``: a live slot that a sidecar of upstream's JobSet controller restarts in place; "" if none is
     - ``unclear`` describes what the gang's annotations have wrong; ``options`` are the defaults then
     """
 
@@ -81,6 +82,7 @@ class Roster:
     outside: tuple[str, ...]
     bars: Mapping[str, Bar]
     options: GangOptions
+    elsewhere: str = ""
     unclear: str = ""
 
 

@@ -60,6 +60,9 @@ def _gang_present(case: Case) -> Decision | None:
     if closed := case.facts.closed:
         reason = _CLOSED.get(closed, Reason.JOBSET_CLOSED)
         return Decision(Kind.OBSERVE, reason, f"the JobSet of gang {case.facts.cause.gang} is {closed.lower()}")
+    if slot := case.roster.elsewhere:  # whatever its gang is: a label may have moved it out of its JobSet's
+        detail = f"a sidecar of upstream's JobSet controller restarts {slot} in place"
+        return Decision(Kind.OBSERVE, Reason.JOBSET_RESTARTS, detail)
     if not case.roster.live and not case.recreate:
         return Decision(Kind.OBSERVE, Reason.MEMBER_GONE, f"no member of gang {case.facts.cause.gang} runs")
     return None

@@ -18,7 +18,15 @@ MAX_RESTARTS: Final = PREFIX + "max-restarts"
 HOLD: Final = PREFIX + "hold"
 GRACE_PERIOD: Final = PREFIX + "grace-period"
 OWNER_RECREATES: Final = PREFIX + "owner-recreates-pods"
-ANNOTATIONS: Final = (RESTART, MAX_RESTARTS, exit_codes.FATAL, HOLD, GRACE_PERIOD, OWNER_RECREATES)
+ANNOTATIONS: Final = (
+    RESTART,
+    MAX_RESTARTS,
+    exit_codes.FATAL,
+    HOLD,
+    GRACE_PERIOD,
+    OWNER_RECREATES,
+    gangs.JOBSET_ATTEMPT,
+)
 """The annotations of a pod that the controller reads."""
 
 MOST_OF_A_MEMBER: Final = 64 * 1024

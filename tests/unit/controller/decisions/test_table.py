@@ -18,6 +18,8 @@ from kubemend.controller.model.members import Member, NodeName, NodeView, Owner,
 from tests.unit.controller import builders
 from tests.unit.controller.builders import GANG, NOW
 
+SIDECAR = {**builders.OPTED_IN, "jobset.sigs.k8s.io/in-place-restart-attempt": "0"}
+"""Annotations of a pod that a sidecar of upstream's JobSet controller restarts in place."""
 WORKFLOW = Owner("argoproj.io", "Workflow", "steps", "uid-w")
 
 
@@ -73,6 +75,13 @@ FULL = tuple(Past(NOW - 100.0 * age, NOW - 100.0 * age - 1.0) for age in range(1
         ({"cause": builders.fault(exit_code=0)}, Kind.OBSERVE, Reason.MEMBER_COMPLETED),
         ({"closed": "Suspended"}, Kind.OBSERVE, Reason.SUSPENDED),
         ({"closed": "Suspended", "cause": request()}, Kind.OBSERVE, Reason.SUSPENDED),
+        ({"members": with_one(1, annotations=SIDECAR)}, Kind.OBSERVE, Reason.JOBSET_RESTARTS),
+        ({"members": with_one(1, annotations=SIDECAR), "cause": request()}, Kind.OBSERVE, Reason.JOBSET_RESTARTS),
+        (
+            {"members": with_one(1, annotations=SIDECAR, phase=PodPhase.SUCCEEDED)},
+            Kind.IN_PLACE,
+            Reason.MEMBER_FAILED,
+        ),
         ({"closed": "Recreating"}, Kind.OBSERVE, Reason.JOBSET_CLOSED),
         ({"cause": request(), "members": ()}, Kind.OBSERVE, Reason.MEMBER_GONE),
         # no opt-in

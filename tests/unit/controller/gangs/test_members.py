@@ -44,6 +44,15 @@ def test_pod_of_indexed_job_is_a_member() -> None:
     assert dict(member.annotations) == {"kubemend.io/restart": "InPlace"}
 
 
+@pytest.mark.parametrize("label", ["other", "None"])
+def test_pod_that_upstreams_sidecar_restarts_is_known_in_every_gang_and_alone(label: str) -> None:
+    annotations = {"jobset.sigs.k8s.io/in-place-restart-attempt": "1"}
+    moved = pod(annotations=annotations, labels={"jobset.sigs.k8s.io/jobset-name": "train", "kubemend.io/gang": label})
+    member = members.single(moved) if label == "None" else members.member(moved)
+    assert member is not None
+    assert dict(member.annotations) == annotations
+
+
 def test_member_has_its_target_containers() -> None:
     obj = pod()
     gpus = {"limits": {"nvidia.com/gpu": "8"}}
