@@ -40,9 +40,6 @@ from kubemend.controller.rounds.outcome import EndedRound
 
 log = structlog.get_logger(__name__)
 
-_JOINED_OF_A_POD: Final = 64
-"""Faults of one pod that a round takes: eight for each GPU of a large node. Agents may report any number."""
-
 _DECIDED_AT_ONCE: Final = 256
 """Causes that are decided about before other tasks run: one of them renews the lease, and others serve other gangs."""
 
@@ -110,7 +107,7 @@ class GangWorker:
         if self._runner is not None:
             pod = fault.pod.uid
             self._joined_of[pod] += 1
-            if self._joined_of[pod] <= _JOINED_OF_A_POD:
+            if self._joined_of[pod] <= pending.MOST_OF_A_POD:
                 self._joined[event] = fault
                 self._runner.submit(event)
             self._answer(fault.key, FaultAnswerMessage(FaultAnswer.ROUND, self._runner.id))
@@ -262,7 +259,8 @@ class GangWorker:
         if isinstance(case.cause, Fault):
             message = FaultAnswerMessage(FaultAnswer.ROUND, reason=decision.reason.value, detail=decision.detail)
             self._answer(case.cause.key, message)
-        case.postponed_until = math.inf if decision.retry_at is None else decision.retry_at
+        until = math.inf if decision.retry_at is None else decision.retry_at
+        self._queue.postpone(case, until=until, now=self._dependencies.now())
 
     async def _begin(self, case: PendingCause, decision: Decision) -> None:
         """Persist the round, then begin it. Faults that arrive while it is written become part of it."""

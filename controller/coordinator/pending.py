@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import dataclass
+from typing import Final
 
 from kubemend.common.coordination import FaultKind
 from kubemend.controller.decisions.facts import needs_recreation
@@ -10,6 +11,10 @@ from kubemend.controller.model.faults import Cause, Fault
 from kubemend.controller.model.members import Member, PodUid
 from kubemend.controller.model.rounds import FaultReported
 from kubemend.controller.restarts.objects import Restart
+
+MOST_OF_A_POD: Final = 64
+"""Faults of one pod that are kept, postponed or for a round under way: eight for each GPU of a large node. Agents may
+report any number."""
 
 _NOT_POSTPONED = -math.inf
 
@@ -75,6 +80,19 @@ class PendingQueue:
         for case in self._waiting if pod is None else self._of_pod.get(pod, ()):
             case.postponed_until = _NOT_POSTPONED
 
+    def postpone(self, case: PendingCause, *, until: float, now: float) -> None:
+        """Hold a cause until then, or until an event if ``until`` is infinite.
+
+        Of a pod's faults that are held only so many are kept, those first that need another device. Nothing is lost:
+        the round that another one begins restarts the pod, too.
+        """
+        case.postponed_until = until
+        if not isinstance(case.cause, Fault):
+            return
+        held = [each for each in self._of_pod[case.cause.pod.uid] if each.postponed_until > now]
+        if len(held) > MOST_OF_A_POD:
+            self.remove(next((each for each in held if not _needs_recreation(each)), held[0]))
+
     def withdraw(self, restart_id: str) -> None:
         """Drop the request of this object."""
         for case in [each for each in self._waiting if each.restart is not None and each.restart.id == restart_id]:
@@ -93,6 +111,10 @@ class PendingQueue:
         self._waiting.clear()
         self._of_pod.clear()
         return everything
+
+
+def _needs_recreation(case: PendingCause) -> bool:
+    return isinstance(case.cause, Fault) and needs_recreation(case.cause)
 
 
 def fault_event(fault: Fault) -> FaultReported:

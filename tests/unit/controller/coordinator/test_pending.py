@@ -62,6 +62,31 @@ def test_fault_replaces_only_those_of_its_pod_whose_hold_has_no_end() -> None:
     assert waiting.take_all() == [other, timed, newest]
 
 
+def test_of_the_faults_of_a_pod_that_are_held_a_few_are_kept_and_those_that_need_another_device() -> None:
+    waiting = cases()
+    held = [
+        PendingCause(builders.fault(0, id=f"f-{number}", action_class="Replace" if number == 0 else "RestartApp"))
+        for number in range(3 * pending.MOST_OF_A_POD)
+    ]
+    of_another = PendingCause(builders.fault(1))
+    for case in (of_another, *held):
+        waiting.add(case)
+        waiting.postpone(case, until=NOW + 300.0, now=NOW)
+    kept = waiting.take_all()
+    assert kept == [of_another, held[0], *held[1 - pending.MOST_OF_A_POD :]]
+
+
+def test_fault_that_is_being_decided_about_gives_way_to_none() -> None:
+    waiting = cases()
+    expired = PendingCause(builders.fault(0), postponed_until=NOW)
+    waiting.add(expired)
+    for number in range(2 * pending.MOST_OF_A_POD):
+        case = PendingCause(builders.fault(0, id=f"f-{number}"))
+        waiting.add(case)
+        waiting.postpone(case, until=NOW + 300.0, now=NOW)
+    assert waiting.due(now=NOW, most=9) == [expired]
+
+
 def test_take_faults_keeps_requests_until_withdrawn() -> None:
     restart = test_coordinator.request(RestartSpec(gang=builders.GANG))
     asked = PendingCause(Request(builders.GANG, restart.id, "new data", NOW), restart=restart)
