@@ -20,7 +20,7 @@ from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceId, DeviceInventory, Gpu, locator
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.workloads import Allocations
-from kubemend.agent.prove import judging, worker, workers
+from kubemend.agent.prove import judging, measurements, workers
 from kubemend.agent.prove.measurements import Measured
 from kubemend.agent.prove.verdicts import Outcome, Reason, Verdict
 from kubemend.agent.restart import device_proof
@@ -180,7 +180,7 @@ class RestartProof:
             try:
                 deadline = min(_CALL_SHARE * timeout, _LONGEST_CALL)
                 self._workers[uuid] = workers.Worker(
-                    worker.ONE_GPU, [uuid], deadline=deadline, leaving=processes.cgroup_root
+                    measurements.ONE_GPU, [uuid], deadline=deadline, leaving=processes.cgroup_root
                 )
             except OSError as error:
                 reason = f"the worker cannot be started: {error.strerror}"

@@ -22,6 +22,10 @@ class Test(enum.Enum):
     PEER = "peer"
 
 
+PEERS: Final = "peers"
+ONE_GPU: Final = "gpu"
+"""What a worker is started for: its first argument."""
+
 OF_ONE_GPU: Final = (
     Test.INTEGER_PRODUCT,
     Test.FLOAT_PRODUCT,

@@ -12,7 +12,7 @@ from typing import Final
 
 from kubemend.agent.health.catalog.catalog import Catalog
 from kubemend.agent.model.devices import DeviceId, Gpu, PciAddress
-from kubemend.agent.prove import judging, worker, workers
+from kubemend.agent.prove import judging, measurements, workers
 from kubemend.agent.prove.measurements import Measured
 from kubemend.agent.prove.report import GpuRow, PairRow, Report
 from kubemend.agent.prove.verdicts import Outcome, Reason, Verdict
@@ -91,7 +91,9 @@ def _row(gpu: Gpu, verdict: Verdict) -> GpuRow:
 async def _measured(gpus: Sequence[Gpu], *, timeout: float) -> Mapping[DeviceId, Measured]:
     async with asyncio.TaskGroup() as tasks:
         running = {
-            gpu.uuid: tasks.create_task(_run(worker.ONE_GPU, [gpu.uuid], timeout=timeout), name=f"prove {gpu.uuid}")
+            gpu.uuid: tasks.create_task(
+                _run(measurements.ONE_GPU, [gpu.uuid], timeout=timeout), name=f"prove {gpu.uuid}"
+            )
             for gpu in gpus
         }
     return {uuid: task.result() for uuid, task in running.items()}
@@ -102,7 +104,7 @@ async def _pairs(rows: Sequence[GpuRow], *, timeout: float) -> tuple[tuple[PairR
     if len(rows) < 2:
         return (), ()
     labels = {row.uuid.removeprefix("GPU-"): row.label for row in rows}
-    measured = await _run(worker.PEERS, [row.uuid for row in rows], timeout=timeout)
+    measured = await _run(measurements.PEERS, [row.uuid for row in rows], timeout=timeout)
 
     def label(uuid: str) -> str:
         return labels.get(uuid.removeprefix("GPU-"), uuid)

@@ -24,9 +24,6 @@ from kubemend.agent.prove.measurements import CudaFailure, Hanging, Message, NoL
 from kubemend.agent.sources.nvml.calls import Calls
 from kubemend.common import cgroupfs
 
-PEERS = "peers"
-ONE_GPU = "gpu"
-
 
 def main(what: str, uuids: Sequence[str], deadline: float, cgroups: Path | None = None) -> None:
     """Wait for the request on stdin, prove once, and report on stdout. ``deadline`` of one CUDA call is in seconds."""
@@ -57,7 +54,7 @@ def main(what: str, uuids: Sequence[str], deadline: float, cgroups: Path | None 
             os._exit(0)
         running.append(cuda)
         try:
-            if what == PEERS:
+            if what == measurements.PEERS:
                 measuring.peers(cuda, emit, count=len(uuids), plan=measuring.Plan())
             else:
                 measuring.one_gpu(cuda, emit, plan=measuring.Plan(), uuid=uuids[0])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from kubemend.agent.model.devices import DeviceId
-from kubemend.agent.prove import measurements, worker
+from kubemend.agent.prove import measurements
 from kubemend.agent.prove.measurements import Finished, Hanging, Measured, Message
 from kubemend.agent.sources.nvml.child import Child
 from kubemend.common import aio, process
@@ -17,6 +17,7 @@ STOP_SECONDS: Final = 2.0
 """Seconds for a worker to end when it has been asked to."""
 
 _BEGIN: Final = b"begin\n"
+_PROGRAM: Final = "kubemend.agent.prove.worker"  # not imported: what it needs takes memory in the agent
 
 
 class Worker:
@@ -26,12 +27,12 @@ class Worker:
     """
 
     def __init__(self, what: str, uuids: Sequence[DeviceId], *, deadline: float, leaving: Path | None = None) -> None:
-        """``what``: ``worker.ONE_GPU`` or ``worker.PEERS``; ``deadline`` of one CUDA call is in seconds.
+        """``what``: ``measurements.ONE_GPU`` or ``measurements.PEERS``; ``deadline`` of one CUDA call is in seconds.
 
         ``leaving``: where cgroups are mounted, for a worker that leaves this process's.
         """
         cgroups = [str(leaving)] if leaving is not None else []
-        argv = process.helper_command(worker.__name__, what, ",".join(uuids), str(deadline), *cgroups)
+        argv = process.helper_command(_PROGRAM, what, ",".join(uuids), str(deadline), *cgroups)
         self._child = Child(argv, env=_environment(uuids))
 
     async def measured(self, *, timeout: float, stop: float = STOP_SECONDS) -> Measured:

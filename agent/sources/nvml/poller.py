@@ -18,16 +18,6 @@ FULL_GAP = 1.0  # the same for full polls
 REARM_FIRST, REARM_LIMIT = 0.5, 60.0  # seconds before a failed event set is recreated
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """In seconds, as described in ``agent.sources.nvml.source.Periods``."""
-
-    poll_period: float
-    full_period: float
-    recheck_period: float
-    hang_deadline: float
-
-
 class Stop:
     """Inbox message: end."""
 
@@ -51,7 +41,7 @@ class Poller:
     """Initialises NVML, polls and answers queries until stopped. ``send`` accepts messages from any thread."""
 
     def __init__(
-        self, *, nvml: reader.Reader, inbox: Inbox, send: Callable[[protocol.Message], None], options: Options
+        self, *, nvml: reader.Reader, inbox: Inbox, send: Callable[[protocol.Message], None], options: protocol.Options
     ) -> None:
         self._nvml = nvml
         self._inbox = inbox

@@ -33,6 +33,16 @@ class EndReason(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Options:
+    """The worker's options: seconds, as described in ``agent.sources.nvml.source.Periods``."""
+
+    poll_period: float
+    full_period: float
+    recheck_period: float
+    hang_deadline: float
+
+
+@dataclass(frozen=True, slots=True)
 class Beat:
     """A sign of life of the worker. ``call`` names an NVML call that has exceeded the hang deadline."""
 

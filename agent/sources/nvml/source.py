@@ -18,7 +18,7 @@ from kubemend.agent.health.gpu.limits import Limits
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceId, DeviceInventory, Load, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind
-from kubemend.agent.sources.nvml import component_status, detection, poller, protocol
+from kubemend.agent.sources.nvml import component_status, detection, protocol
 from kubemend.agent.sources.nvml import utilization as loads
 from kubemend.agent.sources.nvml.child import Child
 from kubemend.agent.sources.nvml.finding_emitter import FindingEmitter, OnInventory
@@ -219,7 +219,7 @@ class NvmlSource:
         return reason
 
     def _argv(self) -> list[str]:
-        given = {option.name: getattr(self._periods, option.name) for option in fields(poller.Options)}
+        given = {option.name: getattr(self._periods, option.name) for option in fields(protocol.Options)}
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
         return process.helper_command("kubemend.agent.sources.nvml.worker", *flags)
 

@@ -16,7 +16,7 @@ from dataclasses import fields
 
 from kubemend.agent.sources.nvml import protocol, reader
 from kubemend.agent.sources.nvml.calls import Calls
-from kubemend.agent.sources.nvml.poller import Inbox, Options, Poller, PollRequest, Stop
+from kubemend.agent.sources.nvml.poller import Inbox, Poller, PollRequest, Stop
 
 STOP_GRACE = 2.0  # seconds that an NVML call may still take after the stop request
 
@@ -100,11 +100,11 @@ def _take_stdout() -> int:
     return private
 
 
-def _parse() -> Options:
+def _parse() -> protocol.Options:
     parser = argparse.ArgumentParser(description="Internal: the NVML worker of the kubemend agent.")
-    for option in fields(Options):
+    for option in fields(protocol.Options):
         parser.add_argument(f"--{option.name.replace('_', '-')}", type=float, required=True)
-    return Options(**vars(parser.parse_args()))
+    return protocol.Options(**vars(parser.parse_args()))
 
 
 if __name__ == "__main__":

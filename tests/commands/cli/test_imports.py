@@ -16,7 +16,8 @@ from kubemend.agent.sources.network import netlink
 netlink.RawLink(bytes(64), 1, "eth0").decode()
 assert "pyroute2.netlink.rtnl.ifinfmsg" in sys.modules
 heavy = (
-    "kubemend.agent.hub", "kubemend.agent.doctor", "kubemend.agent.scan", "cryptography",
+    "kubemend.agent.hub", "kubemend.agent.doctor", "kubemend.agent.scan", "kubemend.agent.prove.measuring",
+    "kubemend.agent.sources.nvml.reader", "cryptography",
     "kubernetes.aio.client", "kubernetes.client",
     "matplotlib", "pydantic", "pynvml", "pyroute2.iproute", "pyroute2.ndb", "requests", "rich.console", "tabulate",
 )

@@ -19,7 +19,7 @@ from kubemend.agent.model.devices import DeviceId, DeviceInventory, DevicePartit
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.verdicts import Health
 from kubemend.agent.model.workloads import Allocation, Allocations, PodRef, PodUid
-from kubemend.agent.prove import worker, workers
+from kubemend.agent.prove import measurements, workers
 from kubemend.agent.restart.device_proof import DeviceProof, ProofState
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.sources.nvml.protocol import Condition, DeviceAnswer, DevicesAnswer, ProcessUse
@@ -267,7 +267,7 @@ async def test_mig_instance_in_the_place_of_a_gpu_is_not_used(node: Node, machin
     with machine.cuda.gpu(0) as gpu:
         gpu.instance = 1  # MIG was enabled since NVML's last poll
     assert await node.proved(restart(ONE)) == {ONE: (ProofState.UNKNOWN, "NotVisible")}
-    measured = await workers.run(worker.ONE_GPU, [ONE], deadline=AMPLE, timeout=AMPLE)
+    measured = await workers.run(measurements.ONE_GPU, [ONE], deadline=AMPLE, timeout=AMPLE)
     assert measured.facts is not None
     assert (measured.facts.memory_free, measured.steps) == (None, ()), "it has a context on the instance"
 

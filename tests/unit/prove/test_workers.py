@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kubemend.agent.model.devices import DeviceId
-from kubemend.agent.prove import worker, workers
+from kubemend.agent.prove import measurements, workers
 from kubemend.agent.prove.measurements import Hanging
 from kubemend.common import process
 from tests import eventually
@@ -49,7 +49,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
             return [sys.executable, "-c", f"import os, signal, sys, threading\nsys.stdin.readline()\n{program}"]
 
         monkeypatch.setattr(process, "helper_command", command)
-        made = workers.Worker(worker.ONE_GPU, [GPU], deadline=AMPLE)
+        made = workers.Worker(measurements.ONE_GPU, [GPU], deadline=AMPLE)
         try:
             yield made
         finally:

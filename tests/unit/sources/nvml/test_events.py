@@ -53,7 +53,7 @@ def test_failing_set_is_recreated_with_growing_delay(fake: FakeNvml, nvml: Nvml)
         nvml=nvml.reader,
         inbox=inbox,
         send=sent.put,
-        options=poller.Options(poll_period=0.02, full_period=NEVER, recheck_period=NEVER, hang_deadline=NEVER),
+        options=protocol.Options(poll_period=0.02, full_period=NEVER, recheck_period=NEVER, hang_deadline=NEVER),
     )
     thread = threading.Thread(target=polling.run)
     thread.start()

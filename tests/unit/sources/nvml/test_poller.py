@@ -20,7 +20,7 @@ class Polling:
     def __init__(self, nvml: Nvml) -> None:
         self.inbox: poller.Inbox = queue.SimpleQueue()
         self._sent: queue.SimpleQueue[protocol.Message] = queue.SimpleQueue()
-        options = poller.Options(poll_period=NEVER, full_period=NEVER, recheck_period=NEVER, hang_deadline=NEVER)
+        options = protocol.Options(poll_period=NEVER, full_period=NEVER, recheck_period=NEVER, hang_deadline=NEVER)
         work = Poller(nvml=nvml.reader, inbox=self.inbox, send=self._sent.put, options=options)
         self.thread = threading.Thread(target=work.run)
 
