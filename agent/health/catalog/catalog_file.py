@@ -4,9 +4,9 @@ There is no lenient mode: a partly read catalog would act on only some of the fa
 """
 
 import functools
-import importlib.resources
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -47,7 +47,7 @@ class _Fault:
 @functools.cache
 def builtin() -> Catalog:
     """Return the catalog that kubemend ships with."""
-    return parse(importlib.resources.files("kubemend.agent.health.catalog").joinpath("catalog.yaml").read_text("utf-8"))
+    return parse(Path(__file__).with_name("catalog.yaml").read_text("utf-8"))
 
 
 def parse(text: str) -> Catalog:
