@@ -176,9 +176,7 @@ class Gang:
             cause=cause,
             members=present,
             nodes=nodes,
-            history=round_report.history(
-                self.key, uid=uid, restarts=self._dependencies.restarts.restarts().values(), begun=begun
-            ),
+            history=round_report.history(self._dependencies.restarts.of_gang(self.key).values(), uid=uid, begun=begun),
             opted_in_namespaces=namespaces,
             dry_run=self._dependencies.policy.dry_run,
             roster=cases.roster(present, nodes=nodes, namespaces=namespaces),

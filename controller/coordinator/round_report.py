@@ -88,16 +88,16 @@ def past_of(cause: Cause, *, members: Iterable[Member], now: float) -> Past:
     return Past(at=now, fault_at=cause.at, slot=slot, code=cause.code)
 
 
-def history(key: GangKey, *, uid: str, restarts: Iterable[Restart], begun: Mapping[str, Past]) -> tuple[Past, ...]:
+def history(restarts: Iterable[Restart], *, uid: str, begun: Mapping[str, Past]) -> tuple[Past, ...]:
     """Return a gang's rounds so far, oldest first: ``begun`` by this leader, previous leaders' from their objects.
 
-    ``uid`` belongs to the object that the gang is named after: rounds of a previous object of that name do not count.
-    If it is empty, all count.
+    ``restarts`` are all objects of the gang. ``uid`` belongs to the object that the gang is named after: rounds of a
+    previous object of that name do not count. If it is empty, all count.
     """
     former = (
         status.past(restart.status, created_at=restart.created_at)
         for restart in restarts
-        if restart.is_round and restart.gang == key and restart.id not in begun and same_uid(restart.gang_uid, uid)
+        if restart.is_round and restart.id not in begun and same_uid(restart.gang_uid, uid)
     )
     return tuple(sorted((*former, *begun.values()), key=lambda each: each.at))
 

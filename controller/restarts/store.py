@@ -90,6 +90,7 @@ class RestartStore:
         )
         self._writer = status_writer.StatusWriter(api=api, report=part.reporter(), clock=clock, backoff=backoff)
         self._by_id: dict[str, Restart] = {}
+        self._by_gang: dict[GangKey | None, dict[str, Restart]] = {}
         self._newest: dict[GangKey, int] = {}
         self._begun: dict[str, RoundRef] = {}  # the last round that was begun with an object of this name
         self._listeners: list[Callable[[RestartChange], None]] = []
@@ -108,8 +109,15 @@ class RestartStore:
         await self._informer.wait_synced()
 
     def restarts(self) -> Mapping[str, Restart]:
-        """Return all objects by id: a copy."""
-        return dict(self._by_id)
+        """Return all objects by id: a live, read-only view, valid until the next change."""
+        return MappingProxyType(self._by_id)
+
+    def of_gang(self, gang: GangKey) -> Mapping[str, Restart]:
+        """Return the objects of a gang by id: a live, read-only view, valid until the next change.
+
+        A decision must not read those of all gangs: a thousand gangs may fail at once, and each has ten or more.
+        """
+        return MappingProxyType(self._by_gang.get(gang, {}))
 
     def requests(self) -> list[Restart]:
         """Return the waiting requests, oldest first."""
@@ -224,15 +232,27 @@ class RestartStore:
 
     def _apply(self, change: informer.Change[Restart]) -> None:
         restart = change.value
+        before = self._by_id.get(restart.id)
         if change.kind is not RestartChangeKind.GONE:
+            self._drop(before)
             self._by_id[restart.id] = restart
+            self._by_gang.setdefault(restart.gang, {})[restart.id] = restart
             self._count_seen(restart)
-        elif self._by_id[restart.id].uid == change.uid:  # else it has a successor of the same name already
-            del self._by_id[restart.id]
+        elif before is not None and before.uid == change.uid:  # else it has a successor of the same name already
+            self._drop(before)
         self._changed.set()
         for listener in tuple(self._listeners):
             with contained.within(contained.Part.LISTENER, restart.id):
                 listener(RestartChange(change.kind, restart))
+
+    def _drop(self, restart: Restart | None) -> None:
+        if restart is None:
+            return
+        del self._by_id[restart.id]
+        of_gang = self._by_gang[restart.gang]
+        del of_gang[restart.id]
+        if not of_gang:
+            del self._by_gang[restart.gang]
 
     async def _sweep(self) -> None:
         """Remove expired objects; never returns."""

@@ -127,6 +127,9 @@ class RestartsHere(Synced):
     def restarts(self) -> Mapping[str, Restart]:
         return self.all
 
+    def of_gang(self, gang: GangKey) -> Mapping[str, Restart]:
+        return {each.id: each for each in self.all.values() if each.gang == gang}
+
     def requests(self) -> list[Restart]:
         return [restart for restart in self.all.values() if restart.is_request]
 

@@ -56,6 +56,15 @@ def worker(coordinator: GangCoordinator) -> GangWorker:
     return coordinator._workers[builders.GANG]
 
 
+async def test_decision_reads_the_objects_of_its_own_gang_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand gangs may fail at once: reading all objects for each kept the leader from renewing its Lease."""
+    env = CoordinatorEnv(builders.gang(2))
+    monkeypatch.setattr(env.restarts, "restarts", lambda: pytest.fail("the objects of all gangs are read"))
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 0)
+        await stopped(env, members=2)
+
+
 # ---- faults during a round ----
 
 
