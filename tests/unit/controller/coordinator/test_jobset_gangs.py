@@ -154,6 +154,30 @@ def suspended(jobset: JobSet | None) -> JobSet:
     return replace(jobset, spec=replace(jobset.spec, suspend=True))
 
 
+async def test_jobset_is_read_once_for_all_faults_that_are_decided_about_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All members of a gang may fail while it waits out its backoff."""
+    env = JobSetGangEnv(limit=9, size=40)
+    reads: list[JobSet] = []
+    observe = env.here.observe
+
+    def read(jobset: JobSet) -> ObservedState:
+        reads.append(jobset)
+        return observe(jobset)
+
+    monkeypatch.setattr(env.here, "observe", read)
+    async with env.coordinator_env.leading() as coordinator:
+        for number in range(3):
+            await env.round(coordinator, fault_id=f"f{number}")
+        reads.clear()
+        for index in range(40):
+            env.coordinator_env.fails(coordinator, index, fault_id="one more")
+        answers = [await env.answer(index) for index in range(1, 40)]
+        assert {(each.answer, each.reason) for each in answers} == {(pb.FaultAnswer.ROUND, "NoProgress")}
+        assert len(reads) == 1
+
+
 async def test_max_restarts_counts_rounds_caused_by_faults() -> None:
     env = JobSetGangEnv(limit=2)
     async with env.coordinator_env.leading() as coordinator:
