@@ -11,7 +11,7 @@ from kubemend.common.gangs import GangKey
 from kubemend.controller.coordinator.dependencies import Dependencies
 from kubemend.controller.gangs import stragglers
 from kubemend.controller.gangs.stragglers import Report
-from kubemend.controller.model.members import Member, Sample
+from kubemend.controller.model.members import Member, PodUid, Sample
 from kubemend.controller.restarts.events import ObjectRef
 
 log = structlog.get_logger(__name__)
@@ -29,15 +29,19 @@ class Stragglers:
     def __init__(self, *, dependencies: Dependencies) -> None:
         self._dependencies = dependencies
         self._watches: dict[GangKey, stragglers.Watch] = {}
+        self._fresh: dict[GangKey, dict[PodUid, stragglers.Reading]] = {}
 
     def record(self, samples: Sequence[Sample]) -> None:
-        """Record one agent's measurements."""
+        """Record one agent's measurements.
+
+        They are kept until the next judgement: thousands of agents of one gang send them every five seconds.
+        """
         by_gang: dict[GangKey, list[Sample]] = {}
         for sample in samples:
             if (member := self._dependencies.members.by_uid(sample.pod)) is not None:
                 by_gang.setdefault(member.gang, []).append(sample)
         for gang, own in by_gang.items():
-            self._watches[gang] = self._watches.get(gang, stragglers.Watch()).seen(own, now=self._dependencies.now())
+            self._fresh.setdefault(gang, {}).update(stragglers.read(own, now=self._dependencies.now()))
 
     async def run(self) -> None:
         """Judge indefinitely. On exit the series are removed, because the next leader exports them."""
@@ -49,9 +53,10 @@ class Stragglers:
 
     def judge(self) -> None:
         """Compare the members of each gang that has measurements."""
-        for gang, watch in list(self._watches.items()):
+        fresh, self._fresh = self._fresh, {}
+        for gang in {**self._watches, **fresh}:
             with contained.within(contained.Part.STRAGGLER, gang):
-                self._judge_one(gang, watch)
+                self._judge_one(gang, self._watches.get(gang, stragglers.Watch()).seen(fresh.get(gang, {})))
 
     def _judge_one(self, gang: GangKey, watch: stragglers.Watch) -> None:
         members = self._dependencies.members.of_gang(gang)
@@ -90,6 +95,6 @@ class Stragglers:
 
     def _forget(self, gang: GangKey) -> None:
         """Drop a gang without members and its series: gangs come and go for as long as the process lives."""
-        del self._watches[gang]
+        self._watches.pop(gang, None)
         with contextlib.suppress(KeyError):  # it was never judged
             self._dependencies.metrics.stragglers.remove(gang.namespace, gang.kind, gang.name)

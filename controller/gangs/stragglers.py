@@ -6,8 +6,10 @@ been far below the gang's median for some time, and the gang was busy all that t
 """
 
 import enum
+import itertools
+import operator
 import statistics
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
@@ -21,6 +23,11 @@ class Measure(enum.Enum):
     UTILIZATION = "utilization"
     CLOCK = "clock"
     POWER = "power"
+
+
+_VALUE_OF: Final[Mapping[Measure, Callable[[Sample], float]]] = MappingProxyType(
+    {measure: operator.attrgetter(measure.value) for measure in Measure}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class Reading:
     """A member's newest values: means over those of its devices that have a value."""
 
     at: float
@@ -78,17 +85,13 @@ class Watch:
     """The state of one gang. ``turned`` is when a member's measure crossed to the other side of its reported state."""
 
     thresholds: Thresholds = DEFAULT
-    readings: Mapping[PodUid, _Reading] = field(default_factory=lambda: MappingProxyType({}))
+    readings: Mapping[PodUid, Reading] = field(default_factory=lambda: MappingProxyType({}))
     turned: Mapping[_Key, float] = field(default_factory=lambda: MappingProxyType({}))
     lagging: Mapping[_Key, Report] = field(default_factory=lambda: MappingProxyType({}))
 
-    def seen(self, samples: Iterable[Sample], *, now: float) -> "Watch":
-        """Record new measurements of agents; they contain all devices of a member."""
-        by_pod: dict[PodUid, list[Sample]] = {}
-        for sample in samples:
-            by_pod.setdefault(sample.pod, []).append(sample)
-        fresh = {pod: _Reading(now, _means(own)) for pod, own in by_pod.items()}
-        return replace(self, readings=MappingProxyType({**self.readings, **fresh}))
+    def seen(self, fresh: Mapping[PodUid, Reading]) -> "Watch":
+        """Record new readings. It copies those of all members, so those of many agents belong together."""
+        return replace(self, readings=MappingProxyType(dict(self.readings) | dict(fresh)))
 
     def judged(self, members: Collection[PodUid], *, now: float) -> tuple["Watch", tuple[Report, ...]]:
         """Compare these members and forget all others; return the reports that begin or end now."""
@@ -100,9 +103,9 @@ class Watch:
         turned: dict[_Key, float] = {}
         lagging = {key: report for key, report in self.lagging.items() if key[0] in members}
         reports: list[Report] = []
-        for pod, measure in sorted(((pod, each) for pod in known for each in Measure), key=lambda key: key[0]):
+        for pod, measure in itertools.product(sorted(known) if is_busy else (), Measure):
             key, value, median = (pod, measure), known[pod].values.get(measure), medians[measure]
-            if not is_busy or value is None or median is None or not self._is_turned(key, value, median):
+            if value is None or median is None or not self._is_turned(key, value, median):
                 continue
             turned[key] = since = self.turned.get(key, now)
             if now - since < limits.persists:
@@ -125,16 +128,19 @@ class Watch:
         return value < part * median
 
 
-def _means(samples: Iterable[Sample]) -> Mapping[Measure, float]:
-    by_measure: dict[Measure, list[float]] = {}
+def read(samples: Iterable[Sample], *, now: float) -> dict[PodUid, Reading]:
+    """Return the readings of members from measurements of an agent, which contain all devices of a member."""
+    by_pod: dict[PodUid, list[Sample]] = {}
     for sample in samples:
-        for measure in Measure:
-            value: float = getattr(sample, measure.value)
-            if value >= 0:
-                by_measure.setdefault(measure, []).append(value)
-    return {measure: statistics.fmean(values) for measure, values in by_measure.items()}
+        by_pod.setdefault(sample.pod, []).append(sample)
+    return {pod: Reading(now, _means(own)) for pod, own in by_pod.items()}
 
 
-def _median(readings: Iterable[_Reading], measure: Measure, *, fewest: int) -> float | None:
+def _means(samples: Sequence[Sample]) -> Mapping[Measure, float]:
+    by_measure = {measure: [value for value in map(get, samples) if value >= 0] for measure, get in _VALUE_OF.items()}
+    return {measure: sum(values) / len(values) for measure, values in by_measure.items() if values}
+
+
+def _median(readings: Iterable[Reading], measure: Measure, *, fewest: int) -> float | None:
     values = [each.values[measure] for each in readings if measure in each.values]
     return statistics.median(values) if len(values) >= fewest else None

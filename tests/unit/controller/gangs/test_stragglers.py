@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from kubemend.controller.gangs.stragglers import Measure, Report, Watch
+from kubemend.controller.gangs.stragglers import Measure, Report, Watch, read
 from kubemend.controller.model.members import PodUid, Sample
 
 A, B, C, D = (PodUid(name) for name in "abcd")
@@ -29,7 +29,7 @@ def watched(
     for seconds, loads in spans:
         for _ in range(int(seconds / 5)):
             now += 5.0
-            watch, new = watch.seen(samples(loads), now=now).judged(members, now=now)
+            watch, new = watch.seen(read(samples(loads), now=now)).judged(members, now=now)
             reports += new
     return watch, reports
 
@@ -89,8 +89,8 @@ def test_old_samples_are_ignored() -> None:
 
 
 def test_devices_of_a_member_are_averaged() -> None:
-    watch = Watch().seen([Sample(A, "GPU-0", 1.0, 0.5, -1.0), Sample(A, "GPU-1", 0.5, -1.0, -1.0)], now=0.0)
-    assert dict(watch.readings[A].values) == {Measure.UTILIZATION: 0.75, Measure.CLOCK: 0.5}
+    found = read([Sample(A, "GPU-0", 1.0, 0.5, -1.0), Sample(A, "GPU-1", 0.5, -1.0, -1.0)], now=0.0)
+    assert dict(found[A].values) == {Measure.UTILIZATION: 0.75, Measure.CLOCK: 0.5}
 
 
 def test_member_that_left_gang_is_forgotten() -> None:
