@@ -2,9 +2,8 @@
 
 import asyncio
 import contextlib
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Coroutine, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
@@ -16,7 +15,8 @@ from kubemend.common.gangs import POD, GangKey
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from kubemend.controller.coordinator import gc_schedule, round_report, round_runner, single_pods, wire
 from kubemend.controller.coordinator.dependencies import Dependencies
-from kubemend.controller.coordinator.gang_worker import FaultAnswerMessage, GangWorker
+from kubemend.controller.coordinator.fault_book import FaultAnswerMessage, FaultBook
+from kubemend.controller.coordinator.gang_worker import GangWorker
 from kubemend.controller.coordinator.single_pods import SinglePods
 from kubemend.controller.coordinator.stragglers import Stragglers
 from kubemend.controller.decisions.facts import Decision, Kind, Reason
@@ -35,18 +35,8 @@ log = structlog.get_logger(__name__)
 
 _OLDEST_ROUND_TIMEOUTS: Final = 2.0  # factor of the longest round; the clocks of API server and replicas may differ
 _CLOCKS_APART_SECONDS: Final = 60.0  # at most, between replicas (docs/rounds.md)
-_FAULTS_KEPT: Final = 10_000
 _TIDY_SECONDS: Final = 60.0
 _NO_GANG: Final = "the request names neither a pod, a Job, a JobSet nor a gang"
-
-
-@dataclass(slots=True)
-class _ReportedFault:
-    """A fault, the session that last reported it, and the answer."""
-
-    session: Session
-    kind: str
-    answer: FaultAnswerMessage | None = None
 
 
 class GangCoordinator:
@@ -56,7 +46,7 @@ class GangCoordinator:
         self._dependencies = dependencies
         self._term = term
         self._workers: dict[GangKey, GangWorker] = {}
-        self._faults: OrderedDict[FaultKey, _ReportedFault] = OrderedDict()
+        self._faults = FaultBook()
         self._stragglers = Stragglers(dependencies=dependencies)
         self._single_pods = SinglePods(dependencies=dependencies, worker=self._worker, resume=self._resume_single)
         self._spawned: asyncio.Queue[tuple[Coroutine[Any, Any, None], str]] = asyncio.Queue()
@@ -237,17 +227,14 @@ class GangCoordinator:
 
     def _fault(self, session: Session, reported: pb.Fault) -> None:
         key = FaultKey(PodUid(reported.pod.uid), reported.id)
-        known = self._faults.get(key)
+        known = self._faults.find(key)
         if known is not None:
             known.session = session
             if known.answer is not None:
                 self._send(known.session, reported.id, known.answer)
             return
         kind = wire.fault_kind(reported).name
-        self._faults[key] = _ReportedFault(session, kind)
-        if len(self._faults) > _FAULTS_KEPT:
-            answered = (each for each, entry in self._faults.items() if entry.answer is not None)
-            del self._faults[next(answered, next(iter(self._faults)))]
+        self._faults.add(key, session=session, kind=kind)
         member = self._dependencies.members.by_uid(key.pod)
         pod = f"{reported.pod.namespace}/{reported.pod.name}"
         log.info(
@@ -267,7 +254,7 @@ class GangCoordinator:
         worker = self._worker(member.gang)
         with self._contained_to(worker, member.gang):
             worker.fault(wire.fault(reported, gang=member.gang, now=self._dependencies.now()))
-        entry = self._faults.get(key)
+        entry = self._faults.find(key)
         if (
             entry is not None and entry.answer is None and worker.is_idle
         ):  # the worker failed before it queued the fault
@@ -275,10 +262,9 @@ class GangCoordinator:
             self._answer(key, FaultAnswerMessage(FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=detail))
 
     def _answer(self, fault: FaultKey, message: FaultAnswerMessage) -> None:
-        entry = self._faults.get(fault)
-        if entry is None or entry.answer == message:
-            return  # a fault of the controller's own, or one that was dropped
-        entry.answer = message
+        entry = self._faults.answer(fault, message)
+        if entry is None:
+            return  # a fault of the controller's own, or the same answer again
         answer = message.what.name
         self._dependencies.metrics.faults.labels(entry.kind, answer).inc()
         log.info("fault.answered", fault=fault.id, round=message.round, answer=answer, reason=message.reason)

@@ -5,7 +5,6 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
@@ -16,6 +15,7 @@ from kubemend.common.coordination import FaultAnswer
 from kubemend.common.gangs import POD, GangKey
 from kubemend.controller.coordinator import pending, round_report, round_runner
 from kubemend.controller.coordinator.dependencies import Dependencies
+from kubemend.controller.coordinator.fault_book import FaultAnswerMessage
 from kubemend.controller.coordinator.gang_state import Gang
 from kubemend.controller.coordinator.pending import PendingCause, PendingQueue
 from kubemend.controller.coordinator.round_factory import RoundFactory
@@ -45,16 +45,6 @@ _DECIDED_AT_ONCE: Final = 256
 
 _LEFT_TO_AGENTS: Final = frozenset({facts.Reason.NOT_OPTED_IN, facts.Reason.DRY_RUN})
 """Reasons not to restart a gang as one, though each agent may still restart its own member."""
-
-
-@dataclass(frozen=True, slots=True)
-class FaultAnswerMessage:
-    """The hub's answer to a fault, as its agent receives it (``FaultAnswer`` of the protocol)."""
-
-    what: FaultAnswer
-    round: str = ""
-    reason: str = ""
-    detail: str = ""
 
 
 class GangWorker:

@@ -10,8 +10,7 @@ from kubemend.common import contained
 from kubemend.common.gangs import GangKey
 from kubemend.common.kube import timestamps
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
-from kubemend.controller.coordinator import coordinator as coordinator_module
-from kubemend.controller.coordinator import wire
+from kubemend.controller.coordinator import fault_book, wire
 from kubemend.controller.coordinator.coordinator import GangCoordinator
 from kubemend.controller.coordinator.dependencies import Policy
 from kubemend.controller.decisions import table
@@ -189,14 +188,25 @@ async def test_pod_outside_gangs_is_left_to_its_agent() -> None:
         assert (await env.agent(1).received("answer")).answer.answer == pb.FaultAnswer.ALONE
 
 
-async def test_faults_that_are_kept_are_limited_and_answered_ones_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator_module, "_FAULTS_KEPT", 4)
+async def test_answered_faults_that_are_kept_are_limited_and_all_others_are_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The agent of a fault that was dropped without an answer restarts the member alone."""
+    monkeypatch.setattr(fault_book, "ANSWERED_KEPT", 4)
     env = CoordinatorEnv(builders.gang(SIZE))
+    env.restarts.may_create.clear()
     async with env.leading() as coordinator:
-        env.fails(coordinator, 1, fault_id="open")
+        for number in range(10):
+            env.fails(coordinator, 1, fault_id=f"open-{number}")
         for number in range(10):
             env.fails(coordinator, 0, fault_id=str(number), generation=9)  # a pod that is in no gang
-        assert [key.id for key in coordinator._faults] == ["open", "7", "8", "9"]
+        assert [key.id for key in coordinator._faults._answered] == ["6", "7", "8", "9"]
+        env.restarts.may_create.set()
+        answers = [(await env.agent(1).received("answer")).answer for _ in range(10)]
+        assert {(each.fault_id, each.answer) for each in answers} == {
+            (f"open-{number}", pb.FaultAnswer.ROUND) for number in range(10)
+        }
+        assert len(coordinator._faults._answered) == 4
 
 
 async def test_member_held_for_unknown_round_is_released() -> None:
