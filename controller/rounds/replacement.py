@@ -1,5 +1,6 @@
 """Handle members that cannot be restarted in place: recreate them, wait for them, or fail the round. Pure."""
 
+import itertools
 from typing import Final
 
 from kubemend.controller.gangs import members
@@ -96,9 +97,13 @@ def place_for(draft: RoundBuilder, newcomer: Member) -> str | None:
         return newcomer.slot
     if not members.interchangeable(newcomer):
         return None
-    former = {slot: draft.members[uid] for slot, uid in draft.newest.items()}
-    free = (slot for slot, one in former.items() if slot in draft.awaited or one.phase is MemberPhase.LEAVING)
-    return min((slot for slot in free if former[slot].member.owner == newcomer.owner), default=None)
+    gone = ((slot, draft.newest[slot]) for slot in draft.awaited if slot in draft.newest)
+    leaving = draft.newest.items() if draft.count(MemberPhase.LEAVING) else ()
+    for slot, uid in itertools.chain(gone, leaving):  # thousands may be replaced: the first one will do
+        one = draft.members[uid]
+        if one.member.owner == newcomer.owner and (slot in draft.awaited or one.phase is MemberPhase.LEAVING):
+            return slot
+    return None
 
 
 def fail(draft: RoundBuilder, *, reason: str, detail: str, again: FaultReported | None = None) -> None:

@@ -359,6 +359,14 @@ def test_a_pod_of_another_name_replaces_one_of_the_same_owner(comes_first: bool)
     assert [one.member.pod.uid for one in outcome.current(play.round)] == [uid(0, 1), uid(1)]
 
 
+def test_new_pod_with_a_random_name_takes_the_place_of_one_that_is_gone_before_one_that_leaves() -> None:
+    play = Play([named_at_random(index) for index in range(3)])
+    play.tell(*(MemberSeen(named_at_random(index, deleting=True)) for index in range(2)), PodGone(uid(1)))
+    play.tell(MemberSeen(named_at_random(0, generation=1)))
+    assert not play.round.awaited
+    assert set(play.round.newest.values()) == {uid(0), uid(0, 1), uid(2)}
+
+
 @pytest.mark.parametrize(
     "stranger",
     [
