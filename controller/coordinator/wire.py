@@ -61,13 +61,7 @@ def step_result(result: pb.StepResult) -> StepResult | None:
 
 def sample(reported: pb.DeviceSample) -> Sample:
     """Return the measurements of one device."""
-    return Sample(
-        pod=PodUid(reported.pod_uid),
-        device=reported.device,
-        utilization=reported.utilization,
-        clock=reported.clock,
-        power=reported.power,
-    )
+    return Sample(PodUid(reported.pod_uid), reported.device, reported.utilization, reported.clock, reported.power)
 
 
 def pod_ref(pod: pb.Pod) -> PodRef:

@@ -119,8 +119,9 @@ def _result(result: pb.StepResult, limits: Limits) -> None:
 
 def _samples(samples: pb.Samples, limits: Limits) -> None:
     _count(samples.devices, limits.samples, "devices")
+    for pod in {sample.pod_uid for sample in samples.devices}:  # few, and thousands of agents send these all the time
+        _shape(_UID, pod, "uid of a pod")
     for sample in samples.devices:
-        _shape(_UID, sample.pod_uid, "uid of a pod")
         _shape(_ID, sample.device, "device")
         if not all(map(math.isfinite, (sample.utilization, sample.clock, sample.power))):
             raise RefusedError(Reason.MALFORMED, "a sample is not a number")

@@ -74,8 +74,10 @@ def sort_samples(samples: pb.Samples, *, node: NodeName, node_of: NodeOf) -> tup
 
     Samples of unknown pods are dropped: newer ones arrive in a few seconds.
     """
-    claims = [judge(sample.pod_uid, node=node, node_of=node_of) for sample in samples.devices]
-    if all(claim is Claim.OURS for claim in claims):
+    pods = {sample.pod_uid for sample in samples.devices}  # few: a pod has all devices of the node, or some
+    claims = {pod: judge(pod, node=node, node_of=node_of) for pod in pods}
+    if all(claim is Claim.OURS for claim in claims.values()):
         return samples, 0
-    ours = (sample for sample, claim in zip(samples.devices, claims, strict=True) if claim is Claim.OURS)
-    return pb.Samples(devices=ours), claims.count(Claim.FOREIGN)
+    ours = (sample for sample in samples.devices if claims[sample.pod_uid] is Claim.OURS)
+    foreign = sum(claims[sample.pod_uid] is Claim.FOREIGN for sample in samples.devices)
+    return pb.Samples(devices=ours), foreign
