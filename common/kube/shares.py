@@ -82,6 +82,10 @@ class Shares(Generic[T]):
         self._set_bare(uid, kept)
         return self._bounds.bare(value)
 
+    def has_whole(self, uid: str) -> bool:
+        """Return whether an object is kept whole."""
+        return uid in self._kept and uid not in self._bare
+
     def is_bare(self, uid: str) -> bool:
         """Return whether an object is kept in bare form."""
         return uid in self._bare

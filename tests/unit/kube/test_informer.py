@@ -380,6 +380,29 @@ async def test_largest_namespace_gives_up_its_newest_object_in_a_watch(bounded: 
     assert [(each.kind.value, each.uid) for each in changes] == [("appeared", "third"), ("changed", "2")]
 
 
+async def test_object_whose_kept_part_has_not_changed_is_not_weighed_again(
+    bounded: Bounded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most changes of pods are of parts that are not kept, and come by the thousand after a round."""
+    weighed: list[str] = []
+    weigh = shares.weight
+
+    def weight(value: str, *, enough: float) -> int:
+        weighed.append(value)
+        return weigh(value, enough=enough)
+
+    monkeypatch.setattr(shares, "weight", weight)
+    before = bounded.whole()
+    assert "other" in before
+    for _ in range(3):
+        bounded.send(watch_protocol.EventType.MODIFIED, heavy("other", namespace="b"))
+    bounded.reported.clear()
+    await bounded.until(lambda: len(bounded.reported) == 3)
+    assert (weighed, bounded.whole()) == ([], before)
+    bounded.send(watch_protocol.EventType.MODIFIED, heavy("other", namespace="b", bytes_=901))
+    await bounded.until(lambda: bool(weighed))
+
+
 async def test_excess_is_logged_once_per_namespace() -> None:
     found = Bounded(Written(*(heavy(str(number), bytes_=2000) for number in range(3)), heavy("b", namespace="b")))
     with capture_logs() as logs:
