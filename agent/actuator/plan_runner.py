@@ -135,7 +135,7 @@ class PlanRunner:
             return ()
         seen = self._state.seen
         waiting = [view.id for view in seen if self._strategy.calls.is_held(view.id)]
-        return steps.abandon(self._ops.intent.id, seen, waiting=waiting)
+        return steps.abandon(self._ops.intent.id, seen, waiting=waiting, old=self._ops.intent.old_ids)
 
     async def _really_failed(
         self, errors: Sequence[tuple[steps.Step, cri_errors.CriError]]

@@ -114,9 +114,10 @@ class SwapCalls:
     async def _reserve_before_stop(self) -> None:
         """Reserve the next name, unless a new container runs next to the old one, whose end kubelet sees in a moment.
 
-        Kubelet adopts a successor that has been started, and copies one that waits in CREATED.
+        Nothing is created in a pod that ends. Kubelet adopts a successor that has been started, and copies one that
+        waits in CREATED.
         """
-        if self._spec is not None and not self._standby.is_on and not self.copies():
+        if self._spec is not None and not (self._standby.is_on or self.copies() or self._ops.is_ending()):
             await self._reserve_next(self._spec.successor.config, sandbox_config=self._spec.sandbox_config)
 
     async def _make(self, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig) -> None:

@@ -90,7 +90,11 @@ LIVE = (ContainerState.CREATED, ContainerState.RUNNING, ContainerState.UNKNOWN)
 
 
 def abandon(
-    restart_id: str, seen: Iterable[ContainerSummary], *, waiting: Collection[ContainerId] = ()
+    restart_id: str,
+    seen: Iterable[ContainerSummary],
+    *,
+    waiting: Collection[ContainerId] = (),
+    old: Collection[ContainerId] = (),
 ) -> tuple[Step, ...]:
     """Return the steps of a restart whose pod is terminating: remove its unstarted containers, then be done.
 
@@ -98,7 +102,21 @@ def abandon(
     containers that it saw when it began, and would leave later ones alone. Nothing is ended early either: running
     containers have a grace period, which kubelet controls. ``waiting`` are containers that have been started, but are
     held before their first instruction.
+
+    An ``old`` container next to a successor that runs is frozen: the agent that held the successor has died. It is
+    stopped, because it would run next to its successor if it was thawed.
     """
+    seen = tuple(seen)
+    run = {
+        view.ref.name
+        for view in seen
+        if view.restart_id == restart_id and view.state is ContainerState.RUNNING and view.id not in waiting
+    }
+    stops = tuple(
+        Step(StepKind.STOP, StepReason.POD_ENDS, view.id, view.ref.name)
+        for view in seen
+        if view.id in old and view.state is ContainerState.RUNNING and view.ref.name in run
+    )
     removals = tuple(
         Step(StepKind.REMOVE, StepReason.POD_ENDS, view.id, view.ref.name)
         for view in seen
@@ -106,4 +124,4 @@ def abandon(
         and view.state in LIVE
         and (view.state is not ContainerState.RUNNING or view.id in waiting)
     )
-    return removals or (Step(StepKind.DONE, StepReason.POD_ENDS),)
+    return removals + stops or (Step(StepKind.DONE, StepReason.POD_ENDS),)

@@ -116,6 +116,26 @@ async def test_a_reset_takes_no_more_away(cri_env: CriEnv) -> None:
         assert TARGET.name in {view.ref.name for view in await pod.containers()}
 
 
+async def test_a_replay_in_a_pod_that_is_ending_leaves_one_program(cri_env: CriEnv) -> None:
+    """The dead agent had frozen the old container, and its death has released the successor."""
+    intent = cri_env.intent(order=intents.SwapOrder.START_FIRST)
+    successor_spec = await cri_env.successor_spec(intent)
+    successor = await cri_env.cri.create_container(
+        sandbox_id=cri_env.sandbox_id,
+        config=successor_spec.successor.config,
+        sandbox_config=successor_spec.sandbox_config,
+    )
+    await cri_env.cri.start_container(successor)
+    assert cri_env.standbys is not None
+    cri_env.standbys.frozen = True
+    cri_env.server.calls.clear()
+    actuator = SwapActuator(replace(cri_env.tools(), ending=lambda *_: DELETED))
+    outcome = await actuator.carry_out(intent, successor_spec=successor_spec)
+    assert outcome.result is Result.UNDONE
+    assert [view.id for view in await cri_env.running()] == [successor]
+    assert "CreateContainer" not in cri_env.server.called()
+
+
 async def test_a_replay_in_a_pod_that_is_ending_removes_what_the_dead_agent_has_created(cri_env: CriEnv) -> None:
     intent = cri_env.intent(order=intents.SwapOrder.CREATE_FIRST)
     successor_spec = await cri_env.successor_spec(intent)

@@ -35,6 +35,14 @@ def test_started_but_held_container_is_removed() -> None:
     assert step.kind is StepKind.DONE
 
 
+def test_old_container_next_to_a_successor_that_runs_is_stopped() -> None:
+    old, new = builders.view("old"), builders.view("new", attempt=1, restart_id=OURS)
+    (step,) = abandon(OURS, [old, new], old={old.id})
+    assert (step.kind, step.reason, step.container) == (StepKind.STOP, StepReason.POD_ENDS, old.id)
+    (step,) = abandon(OURS, [old, new], waiting={new.id}, old={old.id})
+    assert (step.kind, step.container) == (StepKind.REMOVE, new.id)
+
+
 @given(st.lists(views, unique_by=lambda view: view.id), st.sets(st.sampled_from([ContainerId(x) for x in "abcd"])))
 def test_nothing_is_started_or_stopped_until_done(seen: list[ContainerSummary], waiting: set[ContainerId]) -> None:
     left = list(seen)
