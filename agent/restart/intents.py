@@ -44,6 +44,11 @@ class SwapOrder(enum.Enum):
         return self not in (SwapOrder.STOP_FIRST, SwapOrder.CREATE_FIRST)
 
     @property
+    def may_wait(self) -> bool:
+        """Return whether a successor may wait next to the old container, where kubelet would start a copy of it."""
+        return self is not SwapOrder.STOP_FIRST
+
+    @property
     def otherwise(self) -> "SwapOrder | None":
         """Return the order to use if the successor cannot be started next to the old one; None: undo."""
         return {

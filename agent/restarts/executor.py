@@ -322,7 +322,9 @@ class RestartExecutor:
             self._report(done, checks=(), settled=not done.outcome.result.restarted)
         if done.outcome.result is Result.STUCK:
             self._suspect(done, visit=visit)
-        if done.outcome.result.restarted:
+        if done.outcome.result in verifier.OLD_RUNS_ON and not done.in_round:  # a round holds what kubelet starts
+            done = await self._with_copy(done)
+        elif done.outcome.result.restarted:
             begun = asyncio.get_running_loop().time()
             self._expect(done, devices=devices, visit=visit)
             self._expect_step(done)
@@ -346,6 +348,18 @@ class RestartExecutor:
             self._report(done, checks=(verified.answer, free, *verified.settled), settled=True)
         if done.outcome.result is not Result.UNFINISHED:
             await self.close(done.plan, done.outcome)
+
+    async def _with_copy(self, done: _Done) -> _Done:
+        """Report it if kubelet has started a copy of a successor that was removed again: that is the restart then."""
+        copied = None
+        with contained.within(Kind.VERIFICATION, done.plan.target):
+            async with turns.waiting():
+                copied = await self._verifier.adopted_copy(done.plan)
+        if copied is None:
+            return done
+        done = replace(done, outcome=copied)
+        self._report(done, checks=(), settled=True)
+        return done
 
     async def _verified_unless_expedited(
         self, done: _Done, *, devices: frozenset[DeviceId] | None, visit: GateSession

@@ -13,7 +13,6 @@ import structlog
 
 from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.clients.cri.errors import CriError
-from kubemend.agent.clients.cri.events import EventKind
 from kubemend.agent.clients.journal.store import JournalError, Store, UnreadableIntent
 from kubemend.agent.devices import event_messages, pod_conditions
 from kubemend.agent.model import outcomes
@@ -48,10 +47,6 @@ _MAY_PASS = (cri_errors.DeadlineExceeded, cri_errors.ContainerBusy, cri_errors.N
 _TRIES = 5
 """How often one agent tries to replay an intent whose error may pass."""
 
-_KUBELET_ACTS = 2.0
-"""Seconds after which kubelet has acted on its listing, which is up to 1 s old."""
-_APPEARS = (EventKind.CREATED, EventKind.STARTED)
-_OLD_RUNS_ON = (Result.UNDONE, Result.NOT_ALIKE, Result.FAILED)
 _FAILED = (Result.FAILED, Result.STUCK, Result.STEPPED_DOWN, Result.NOT_ALIKE)
 """Results that close a restart although its program was not replaced: only a report shows that."""
 
@@ -106,7 +101,6 @@ class Recovery:
         self._spared = frozenset(spared)
         self._background = background
         self._in_background: set[PodUid] = set()
-        self._timeouts = timeouts
         self._verifier = verifier.RestartVerifier(dependencies=dependencies, timeouts=timeouts)
         self._failed: set[str] = set()
         self._given_up: set[str] = set()
@@ -338,25 +332,10 @@ class Recovery:
         stale = abs(self._now() - intent.created_at) > STALE_AFTER  # in the future: the clock was set back
         resumed = execution_of(self._dependencies, await planning.resume(self._dependencies, intent, admit=share.admit))
         outcome, proofs = await self._undone(resumed) if stale else await self._finished(resumed)
-        if outcome.result in _OLD_RUNS_ON and _is_dangerous(intent):
-            outcome = await self._copied(intent) or outcome
+        if outcome.result in verifier.OLD_RUNS_ON:
+            outcome = await self._verifier.adopted_copy(resumed.plan) or outcome
         restart_proof.log_resumed(resumed.plan, outcome, proofs, stale=stale)
         return _Resumed(intent, resumed, outcome, stale)
-
-    async def _copied(self, intent: intents.AnyIntent) -> Outcome | None:
-        """Adopt kubelet's copy of a successor that has waited next to the old container, and has just been removed.
-
-        Kubelet may still act on what it saw before, and would leave the old one running. None: it starts no copy.
-        """
-        target = intent.target
-        async with self._dependencies.events.subscribe(target.pod.uid) as changes:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(_KUBELET_ACTS, self._timeouts.kubelet)):
-                    while (event := await changes.get()).container.ref != target or event.kind not in _APPEARS:
-                        pass
-        execution = execution_of(self._dependencies, planning.bare(intent))
-        outcome = await execution.carry_out(resolution=steps.Resolution.UNDO)
-        return None if outcome.result in _OLD_RUNS_ON else outcome
 
     async def _undone(self, resumed: AnyExecution) -> tuple[Outcome, Mapping[str, str]]:
         return await resumed.carry_out(resolution=steps.Resolution.UNDO), {}
@@ -437,4 +416,4 @@ def _by_restart(done: Sequence[_Resumed]) -> Iterable[Sequence[_Resumed]]:
 
 
 def _is_dangerous(intent: intents.AnyIntent) -> bool:
-    return isinstance(intent, intents.Intent) and intent.order is not intents.SwapOrder.STOP_FIRST
+    return isinstance(intent, intents.Intent) and intent.order.may_wait

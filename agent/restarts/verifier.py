@@ -5,6 +5,7 @@ verifier resolves that before the restart counts as verified.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,11 +15,16 @@ from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import PodView
-from kubemend.agent.restart import device_release, strategies, verification
+from kubemend.agent.restart import device_release, intents, steps, strategies, verification
 from kubemend.agent.restart.verification import Check, CheckState
 from kubemend.agent.restarts.dependencies import Dependencies
-from kubemend.agent.restarts.plan_execution import AnyExecution
+from kubemend.agent.restarts.plan_execution import AnyExecution, execution_of
 from kubemend.agent.restarts.restart_plan import RestartPlan
+
+OLD_RUNS_ON = (Result.UNDONE, Result.NOT_ALIKE, Result.FAILED)
+"""Results after which the old container of a swap runs on, if it had not ended by itself."""
+_KUBELET_ACTS = 2.0
+"""Seconds after which kubelet has acted on its listing, which is up to 1 s old."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,20 @@ class RestartVerifier:
     def __init__(self, *, dependencies: Dependencies, timeouts: Timeouts | None = None) -> None:
         self._dependencies = dependencies
         self._timeouts = timeouts if timeouts is not None else Timeouts()
+
+    async def adopted_copy(self, plan: RestartPlan) -> Outcome | None:
+        """Adopt kubelet's copy of a successor that has been removed again next to the old container.
+
+        Kubelet may still act on what it saw before, and would leave the old one running. None: it starts no copy.
+        """
+        if not any(isinstance(each, intents.Intent) and each.order.may_wait for each in plan.entries):
+            return None
+        async with self._dependencies.events.subscribe(plan.target.pod.uid) as changes:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(_KUBELET_ACTS, self._timeouts.kubelet)):
+                    await _another(plan, Outcome(Result.UNDONE), changes=changes)
+        outcome = await execution_of(self._dependencies, plan.bare()).carry_out(resolution=steps.Resolution.UNDO)
+        return None if outcome.result in OLD_RUNS_ON else outcome
 
     async def devices_answer(self, devices: frozenset[DeviceId] | None) -> Check:
         """Ask the driver whether the container's devices still answer; None: it is unknown which devices it holds."""

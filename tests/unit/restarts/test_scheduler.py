@@ -150,6 +150,23 @@ async def test_a_restart_that_was_taken_back_does_not_count_for_the_next_agent(e
     assert await env.store.begun_since(0.0) == ()
 
 
+async def test_copy_of_a_successor_that_could_not_be_started_does_not_run_next_to_the_old_container(
+    cri_env: CriEnv, tmp_path: Path
+) -> None:
+    """Kubelet has listed the successor before its removal, and takes the failed start for its exit."""
+    async with restarts_on(cri_env, tmp_path, can_hold=True) as env:
+        cri_env.server.fail("StartContainer", grpc.StatusCode.UNKNOWN, times=3)
+        asking = asyncio.create_task(env.ask())
+        async with asyncio.timeout(30):
+            await env.said.wait_for(POD, conditions.IN_PLACE_RESTART, "Undone")
+            assert (await env.pod.running())["trainer"] == [env.pod.old["trainer"]]
+            copy = await env.pod.kubelet_starts("trainer", attempt=2)
+            condition = await asking
+        assert (condition.status, condition.reason) == (ConditionStatus.TRUE, "Adopted")
+        assert (await env.pod.running())["trainer"] == [copy]
+        assert await env.store.unfinished() == ()
+
+
 async def test_a_program_that_goes_on_while_the_disk_is_slow_is_not_killed(
     env: RestartEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
