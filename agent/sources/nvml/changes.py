@@ -4,6 +4,7 @@ A GPU is lost only when NVML reports it, or when every index has been identified
 that could not be read may be that GPU, and then no change is emitted.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -17,6 +18,8 @@ from kubemend.agent.sources.nvml.protocol import Condition, DeviceEvent, DeviceE
 NO_ACTION = 0  # NVML_GPU_RECOVERY_ACTION_NONE
 GPU_RESET = 1  # NVML_GPU_RECOVERY_ACTION_GPU_RESET
 
+
+_RANK = {Condition.ANSWERS: 0, Condition.UNREADABLE: 1, Condition.RESET_REQUIRED: 2, Condition.LOST: 3}
 
 NO_INDEX = -1
 """NVML index of a GPU that only a previous agent has seen."""
@@ -54,7 +57,8 @@ class View:
 
     ``complete`` is False when some index could not be identified. ``unidentified_lost`` counts lost GPUs that were
     never seen healthy. ``unidentified_faults`` are the board errors (nvmlReturn_t) of GPUs that could not be
-    identified. ``unreadable`` lists the GPUs that could not be read, with the reason.
+    identified. ``unreadable`` lists the GPUs that could not be read, with the reason. ``ambiguous`` are UUIDs that
+    several GPUs have: which of them a value is of cannot be determined.
     """
 
     gpus: Mapping[DeviceId, GpuState] = field(default_factory=lambda: MappingProxyType({}))
@@ -62,6 +66,7 @@ class View:
     unidentified_lost: int = 0
     unidentified_faults: frozenset[int] = frozenset()
     unreadable: tuple[str, ...] = ()
+    ambiguous: frozenset[DeviceId] = frozenset()
 
     @property
     def wants_reinit(self) -> bool:
@@ -89,7 +94,8 @@ def of_earlier_agents(known: Mapping[DeviceId, PciAddress]) -> View:
 
 def fold(view: View, snapshot: Snapshot) -> tuple[View, tuple[Change, ...]]:
     """Return the view after this snapshot, and the changes."""
-    slots = {slot.gpu.uuid: slot for slot in snapshot.slots if slot.gpu is not None}
+    named = sorted(snapshot.slots, key=lambda slot: _RANK[slot.condition])
+    slots = {slot.gpu.uuid: slot for slot in named if slot.gpu is not None}  # of GPUs with one UUID the worst
     nameless = [slot for slot in snapshot.slots if slot.gpu is None]
     provable = all(slot.condition is Condition.LOST for slot in nameless)
     before = _without_replaced(view.gpus, slots.values())
@@ -102,6 +108,7 @@ def fold(view: View, snapshot: Snapshot) -> tuple[View, tuple[Change, ...]]:
         unidentified_lost=unidentified_lost,
         unidentified_faults=_unidentified_faults(nameless) or (view.unidentified_faults if nameless else frozenset()),
         unreadable=tuple(_unreadable(snapshot)),
+        ambiguous=_ambiguous(snapshot),
     )
     changes = [change for uuid, state in gpus.items() for change in _changes(before.get(uuid), state, slots.get(uuid))]
     unidentified = (*_unidentified_changes(view, after), *_unidentified_fault_changes(view, after))
@@ -269,7 +276,13 @@ def _unidentified_fault_changes(before: View, after: View) -> Iterator[Change]:
         yield _over(FindingKind.NVML_ERROR, where=DeviceLocator())
 
 
+def _ambiguous(snapshot: Snapshot) -> frozenset[DeviceId]:
+    counts = Counter(slot.gpu.uuid for slot in snapshot.slots if slot.gpu is not None)
+    return frozenset(uuid for uuid, count in counts.items() if count > 1)
+
+
 def _unreadable(snapshot: Snapshot) -> Iterator[str]:
+    yield from (f"GPU {uuid}: several GPUs have this UUID" for uuid in sorted(_ambiguous(snapshot)))
     for slot in snapshot.slots:
         if slot.condition is Condition.UNREADABLE:
             name = slot.gpu.uuid if slot.gpu is not None else f"index {slot.index}"

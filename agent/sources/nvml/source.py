@@ -107,7 +107,7 @@ class NvmlSource:
             gpus=tuple(state.gpu for state in view.gpus.values()),
             complete=self._ready and view.complete,
             partial=self._ready and not view.complete,
-            silent=frozenset(uuid for uuid, state in view.gpus.items() if not state.answers),
+            silent=view.ambiguous | {uuid for uuid, state in view.gpus.items() if not state.answers},
         )
         if now != self._inventory:
             self._inventory = now

@@ -135,6 +135,17 @@ def test_lost_gpu_stays_in_view_to_locate_findings() -> None:
     assert view.wants_reinit
 
 
+@pytest.mark.parametrize("broken", [0, 1])
+def test_of_two_gpus_with_one_uuid_the_worse_counts(broken: int) -> None:
+    """A board with a damaged InfoROM may have another one's UUID. Neither is known to be well."""
+    pair = [well(0), replace(well(1), gpu=replace(gpu(1), uuid=gpu(0).uuid))]
+    view, seen = run(tuple(pair), (replace(pair[broken], condition=Condition.LOST), pair[1 - broken]))
+
+    assert view.ambiguous == {"GPU-0"}
+    assert seen == [(LOST, "GPU-0", "")]
+    assert view.unreadable == ("GPU GPU-0: several GPUs have this UUID",)
+
+
 def test_xid_keeps_the_ids_of_its_mig_instance() -> None:
     event = XidEvent(observed_at=1.0, code=43, uuid=DeviceId("GPU-0"), pci=gpu(0).pci, gpu_instance=2)
 
