@@ -205,7 +205,11 @@ def cases() -> list[Case]:
             SuspicionTracker,
             "check",
             errors=2,
-            fields={"_verdict_store": Thing(devices=first(["GPU-1", "GPU-2"])), "_check_device": broken},
+            fields={
+                "_verdict_store": Thing(devices=first(["GPU-1", "GPU-2"])),
+                "_at_work": {},
+                "_check_device": broken,
+            },
         ),
         Case(
             PodConditionReporter,
