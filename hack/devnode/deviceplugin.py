@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import functools
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,20 +58,31 @@ def usable(ids: Sequence[str], *, gpus: Sequence[realgpus.RealGpu], libraries: M
 class DevicePlugin:
     """Offer ``ids`` as ``resource`` to the kubelet whose plugin directory is ``directory``.
 
-    ``allocated`` returns what a container gets for the ids that kubelet has chosen.
+    ``allocated`` returns what a container gets for the ids that kubelet has chosen. ``socket`` is the plugin's own.
     """
 
     def __init__(
-        self, directory: Path, *, resource: str, ids: Sequence[str], allocated: Callable[[Sequence[str]], Any] = named
+        self,
+        directory: Path,
+        *,
+        resource: str,
+        ids: Sequence[str],
+        allocated: Callable[[Sequence[str]], Any] = named,
+        socket: str = SOCKET,
     ) -> None:
         self._directory = directory
         self._resource = resource
-        self._ids = tuple(ids)
-        self._allocated = allocated
+        self._socket = socket
+        self._answers = _Answers(tuple(ids), allocated)
+
+    def report(self, unhealthy: Collection[str]) -> None:
+        """Report these devices as unhealthy, and all others as healthy."""
+        self._answers.unhealthy = frozenset(unhealthy)
+        self._answers.changed.set()
 
     async def run(self) -> None:
         """Serve until cancelled; start over when kubelet did."""
-        socket = self._directory / SOCKET
+        socket = self._directory / self._socket
         while True:
             async with self._serving(socket):
                 try:
@@ -86,7 +97,7 @@ class DevicePlugin:
     async def _serving(self, socket: Path) -> AsyncIterator[None]:
         await asyncio.to_thread(sockets.clear_way, socket)
         server = grpc.aio.server()
-        _services.add_DevicePluginServicer_to_server(_Answers(self._ids, self._allocated), server)
+        _services.add_DevicePluginServicer_to_server(self._answers, server)
         server.add_insecure_port(f"unix://{socket}")
         await server.start()
         try:
@@ -95,7 +106,7 @@ class DevicePlugin:
             await server.stop(grace=0)
 
     async def _register(self) -> None:
-        request = _messages.RegisterRequest(version="v1beta1", endpoint=SOCKET, resource_name=self._resource)
+        request = _messages.RegisterRequest(version="v1beta1", endpoint=self._socket, resource_name=self._resource)
         async with grpcio.unix_channel(str(self._directory / KUBELET_SOCKET)) as channel:
             register = _services.RegistrationStub(channel).Register
             await register(request, timeout=_CALL_SECONDS, wait_for_ready=True)
@@ -107,14 +118,19 @@ class _Answers:
     def __init__(self, ids: Sequence[str], allocated: Callable[[Sequence[str]], Any]) -> None:
         self._ids = ids
         self._allocated = allocated
+        self.unhealthy: frozenset[str] = frozenset()
+        self.changed = asyncio.Event()
 
     async def GetDevicePluginOptions(self, _request: Any, _context: object) -> Any:  # noqa: N802 - the API's name
         return _messages.DevicePluginOptions()
 
     async def ListAndWatch(self, _request: Any, _context: object) -> AsyncIterator[Any]:  # noqa: N802
-        devices = [_messages.Device(ID=item, health="Healthy") for item in self._ids]
-        yield _messages.ListAndWatchResponse(devices=devices)
-        await asyncio.get_running_loop().create_future()  # the devices never change; the call ends with the server
+        while True:
+            self.changed.clear()
+            health = {item: "Unhealthy" if item in self.unhealthy else "Healthy" for item in self._ids}
+            devices = [_messages.Device(ID=item, health=each) for item, each in health.items()]
+            yield _messages.ListAndWatchResponse(devices=devices)
+            await self.changed.wait()  # the call ends with the server
 
     async def Allocate(self, request: Any, _context: object) -> Any:  # noqa: N802
         answers = [self._allocated(tuple(wanted.devices_ids)) for wanted in request.container_requests]

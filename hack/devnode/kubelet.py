@@ -123,7 +123,7 @@ class Kubelet(Part):
         self._plugin = self._child = None
 
     def _start_plugin(self) -> processes.Child:
-        directory = self._var_lib / "device-plugins"
+        directory = self.device_plugins
         flags = [f"--directory={directory}", *(f"--device={item}" for item in self._devices)]
         flags += ["--real"] if self._real_gpus else []
         return processes.Child.start(
@@ -133,6 +133,11 @@ class Kubelet(Part):
             pid_file=self._where.pid_file("deviceplugin"),
             environment=processes.source_environment(),
         )
+
+    @property
+    def device_plugins(self) -> Path:
+        """Return the directory in which device plugins register."""
+        return self._var_lib / "device-plugins"
 
     def configuration(self) -> dict[str, Any]:
         """Return its KubeletConfiguration: kubelet's defaults, except for the entries here, each with its reason."""

@@ -1,11 +1,18 @@
 """The product's assumptions on a pod's life: order of starts, final exits, rules, backoff, devices."""
 
+import contextlib
+
 import pytest
 
+from hack.devnode.deviceplugin import DevicePlugin
 from kubemend.agent.clients.podresources.client import PodResourcesClient
+from kubemend.agent.sources import allocated_resources
+from kubemend.common.kube import paths
+from tests import background, eventually
 from tests.contract.kubelet.cluster import (
     LOOP,
     Cluster,
+    Json,
     conditions,
     container,
     is_ready,
@@ -118,3 +125,40 @@ async def test_devices_are_allocated_once_and_kept_over_restarts(cluster: Cluste
         held = await resources.list()
     mine = [item for item in held.items if item.pod_name == pod["metadata"]["name"]]
     assert [(item.container, item.devices) for item in mine] == [("main", frozenset(cluster.node.gpu_uuids))]
+
+
+async def test_kubelet_would_allocate_only_what_its_plugin_reports_as_healthy(cluster: Cluster) -> None:
+    """The only evidence about a device whose last pod has ended: nothing else says that its plugin reports it again."""
+    name, one, two = "example.com/gpu", "GPU-one", "GPU-two"
+    socket = str(cluster.node.kubelet.pod_resources_socket)
+    plugin = DevicePlugin(cluster.node.kubelet.device_plugins, resource=name, ids=(one, two), socket="example.sock")
+    async with PodResourcesClient(socket, report=lambda _: None) as resources, contextlib.AsyncExitStack() as running:
+
+        async def offers(*devices: str) -> bool:
+            return await resources.allocatable() & {one, two} == set(devices)
+
+        async def node_offers() -> bool:
+            node = await cluster.kube.get(f"{paths.NODES}/{cluster.node.name}")
+            return bool(node["status"]["allocatable"].get(name) == "1")
+
+        await running.enter_async_context(background.running(plugin.run()))
+        await eventually.true(lambda: offers(one, two))
+        plugin.report([two])
+        await eventually.true(lambda: offers(one))
+        await eventually.true(node_offers)
+        pod = await cluster.running(container("main", LOOP, resources={"limits": {name: "1"}}))
+        assert health(pod) == {(name, one): "Healthy"}
+        plugin.report([one, two])
+        await cluster.wait(pod, lambda now: health(now) == {(name, one): "Unhealthy"})
+        await cluster.delete(pod)
+        await cluster.gone(pod)
+        assert await offers()
+        plugin.report([two])
+        await eventually.true(lambda: offers(one))
+        await running.aclose()
+        await eventually.true(offers)
+
+
+def health(pod: Json) -> dict[tuple[str, str], str]:
+    """Return the health of the pod's devices as the agent reads it from the pod's status."""
+    return {(each.resource, each.id): each.health.value for each in allocated_resources.read(pod["status"])}
