@@ -41,11 +41,13 @@ class Intervals:
     """Intervals in seconds.
 
     ``resync`` applies while a rule or an unhealthy device exists, ``served`` between checks for an API that is not
-    served, or not permitted.
+    served, or not permitted. ``spacing`` is the least between two comparisons: a program can change the health of its
+    device any number of times.
     """
 
     resync: float = 60.0
     served: float = 600.0
+    spacing: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class DeviceTaintReporter:
         self._backoff = backoff if backoff is not None else aio.Backoff(first=0.5, limit=30.0)
         self._verdicts: tuple[Verdict, ...] | None = None
         self._served: _Served | None = None
-        self._has_rules = False
+        self._has_rules: bool | None = None  # not read yet
         self._news = asyncio.Event()
 
     def set(self, verdicts: Sequence[Verdict]) -> None:
@@ -116,6 +118,7 @@ class DeviceTaintReporter:
             self._backoff.reset()
             unserved = _NOT_STABLE if self._if_stable else _NOT_SERVED
             self._report(unserved if self._served is None else ComponentStatus(ComponentState.READY))
+            await asyncio.sleep(self._intervals.spacing)
             await self._until_due()
 
     async def _until_due(self) -> None:
@@ -156,9 +159,11 @@ class DeviceTaintReporter:
 
     async def _converge(self, served: _Served) -> None:
         verdicts = self._verdicts or ()
+        if self._has_rules is False and not self._unhealthy:
+            return
         rules = await self._rules(served)
-        self._has_rules = bool(rules)
-        if not rules and not self._unhealthy:
+        self._has_rules = bool(rules) or self._unhealthy  # one may be created although the answer is lost
+        if not self._has_rules:
             return
         slices = await self._api.list(served.slices, params={"fieldSelector": f"spec.nodeName={self._node}"})
         plan = taint_rules.plan(
@@ -197,4 +202,13 @@ class DeviceTaintReporter:
 
 
 def _matters(verdicts: Sequence[Verdict]) -> set[tuple[str, Health, str]]:
-    return {(verdict.device, verdict.health, verdict.reason) for verdict in verdicts}
+    """Return what rules depend on: whether each device is unhealthy, and why, unknown, or usable."""
+    usable = (Health.HEALTHY, Health.DEGRADED)
+    return {
+        (
+            verdict.device,
+            Health.HEALTHY if verdict.health in usable else verdict.health,
+            verdict.reason if verdict.health is Health.UNHEALTHY else "",
+        )
+        for verdict in verdicts
+    }

@@ -22,8 +22,8 @@ from tests.unit.reporters.running import connected, started
 
 RULES = paths.collection("devicetaintrules", group="resource.k8s.io", version="v1beta2")
 SLICES = paths.collection("resourceslices", group="resource.k8s.io")
-FAST = Intervals(resync=0.05, served=0.05)
-SLOW = Intervals(resync=3600.0, served=3600.0)
+FAST = Intervals(resync=0.05, served=0.05, spacing=0.0)
+SLOW = Intervals(resync=3600.0, served=3600.0, spacing=0.0)
 
 
 def verdict(device: str = "GPU-a", health: Health = Health.UNHEALTHY, *, reason: str = "Xid79") -> Verdict:
@@ -181,11 +181,14 @@ async def test_healthy_node_costs_nothing_after_the_first_read(env: Env) -> None
     env.reporter.set([verdict(health=Health.HEALTHY)])
     await env.until(ComponentState.READY)
     env.server.fail_next(1, status=500, path="resource.k8s.io")
-    for _ in range(3):
-        env.reporter.set([verdict(health=Health.HEALTHY)])
+    for health in (Health.HEALTHY, Health.DEGRADED, Health.HEALTHY):
+        env.reporter.set([verdict(health=health)])
         await env.api.get("/version")
-    assert env.server.hits == 0
     assert env.turns.empty()
+    for health in (Health.UNKNOWN, Health.HEALTHY):
+        env.reporter.set([verdict(health=health)])
+        await env.until(ComponentState.READY)
+    assert env.server.hits == 0
 
 
 async def test_missing_permission_is_reported_with_the_needed_rule(env: Env) -> None:
@@ -232,6 +235,9 @@ class StableApi:
     def __init__(self, *, refuses: bool = False) -> None:
         self.refuses = refuses
         self.node_uid = "uid-1"
+        self.answers_creation = True
+        self.rules: list[dict[str, Any]] = []
+        self.deleted: list[str] = []
         self.created: list[tuple[str, str]] = []
         self.owners: list[str] = []
 
@@ -245,11 +251,18 @@ class StableApi:
     async def list(self, path: str, **_: Any) -> Any:
         if self.refuses:
             raise errors.ForbiddenError("list DeviceTaintRules", hint="allow it")
-        return SimpleNamespace(items=[slice_of(node="node-1")] if "slices" in path else [])
+        return SimpleNamespace(items=[slice_of(node="node-1")] if "slices" in path else self.rules)
+
+    async def delete(self, path: str) -> None:
+        self.deleted.append(path)
+        self.rules = []
 
     async def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         self.created.append((path, body["apiVersion"]))
         self.owners += [owner["uid"] for owner in body["metadata"]["ownerReferences"]]
+        if not self.answers_creation:
+            self.rules = [body]
+            raise errors.ApiUnavailableError("create DeviceTaintRules")
         return body
 
 
@@ -269,6 +282,19 @@ async def test_stable_api_is_used_by_default_whatever_the_server_prefers() -> No
         reporter.set([verdict()])
         assert [(await reports.get()).state for _ in range(2)] == [ComponentState.IDLE, ComponentState.READY]
     assert api.created == [(f"/apis/{GROUP}/v1/devicetaintrules", f"{GROUP}/v1")]
+
+
+async def test_rule_whose_creation_was_not_answered_is_removed() -> None:
+    api = StableApi()
+    api.answers_creation = False
+    reporter, reports = on_stable(api)
+    async with started(reporter):
+        await reports.get()
+        reporter.set([verdict()])
+        assert (await reports.get()).state is ComponentState.DEGRADED
+        reporter.set([verdict(health=Health.HEALTHY)])
+        assert (await reports.get()).state is ComponentState.READY
+    assert len(api.deleted) == 1
 
 
 async def test_rule_belongs_to_the_node_object_that_exists_now() -> None:
