@@ -1,6 +1,7 @@
 """Read the kernel log of this boot, from its oldest record to its end."""
 
 import errno
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,11 +56,12 @@ def _read(path: Path, *, sysfs: Path, catalog: Catalog) -> LogFound:
 
 def _findings(records: list[bytes], *, lines: line_reader.LineReader) -> Iterator[Finding]:
     offset = wall_offset()
+    suspended = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()  # the records' clock stood still in it
     for raw in filter(line_reader.may_matter, records):
         record = kmsg_record.parse(raw)
         if isinstance(record, kmsg_record.Malformed) or not provenance.is_genuine(record):
             continue  # user space may write those
-        boot_seconds = record.usec / 1e6
+        boot_seconds = record.usec / 1e6 + suspended  # of a record before a suspend too late rather than too early
         seen = LineContext(
             observed_at=offset + boot_seconds,
             boot_seconds=boot_seconds,
