@@ -70,7 +70,7 @@ class GangWorker:
         self._deciding = False
         self._runner: RoundRunner | None = None
         self._joined: dict[FaultReported, Fault] = {}
-        self._joined_of: Counter[PodUid] = Counter()
+        self._joined_of: Counter[tuple[PodUid, bool]] = Counter()  # before and after the release
         self._last_record: EndedRound | None = None
         self._taken: set[str] = set()
         self._settled = asyncio.Event()
@@ -95,9 +95,9 @@ class GangWorker:
         """Queue a member's fault or add it to the round under way; its answer follows."""
         event = pending.fault_event(fault)
         if self._runner is not None:
-            pod = fault.pod.uid
-            self._joined_of[pod] += 1
-            if self._joined_of[pod] <= pending.MOST_OF_A_POD:
+            of_pod = fault.pod.uid, self._runner.released_at is not None
+            self._joined_of[of_pod] += 1
+            if self._joined_of[of_pod] <= pending.MOST_OF_A_POD:
                 self._joined[event] = fault
                 self._runner.submit(event)
             self._answer(fault.key, FaultAnswerMessage(FaultAnswer.ROUND, self._runner.id))

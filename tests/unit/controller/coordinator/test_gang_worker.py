@@ -212,6 +212,24 @@ async def test_round_takes_a_limited_number_of_faults_of_one_pod() -> None:
         assert len(worker(coordinator)._joined) == 65
 
 
+async def test_member_that_ends_after_the_release_is_restarted_however_many_faults_its_device_had_before() -> None:
+    env = CoordinatorEnv(builders.gang(2))
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 0)
+        first = await stopped(env, members=2)
+        for number in range(100):
+            env.fails(coordinator, 1, fault_id=f"Xid {number}")
+            assert (await answer(env, 1, f"Xid {number}")).round == first
+        for index in range(2):
+            env.stands(coordinator, index, first, Result.STOPPED)
+        for index in range(2):
+            await env.agent(index).received("release")
+        env.fails(coordinator, 1, fault_id="after the release")
+        for index in range(2):
+            env.stands(coordinator, index, first, Result.RUNNING)
+        assert await stopped(env, members=2) == "team/train-2"
+
+
 # ---- holds ----
 
 
