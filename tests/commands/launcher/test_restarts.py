@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.unit.launcher.running import AFTER_A_HELPER, DAEMONIZE, Running, alive
+from tests.commands.launcher.running import AFTER_A_HELPER, DAEMONIZE, Running, alive
 
 COLD = ("--no-spare",)
 

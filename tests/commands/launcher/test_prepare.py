@@ -7,7 +7,7 @@ import pytest
 
 from launcher import kubemend_run
 from tests import eventually
-from tests.unit.launcher.running import Running, alive
+from tests.commands.launcher.running import Running, alive
 
 _PREPARED = """
 import events, os, signal, sys, time

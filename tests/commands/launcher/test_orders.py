@@ -17,7 +17,7 @@ from kubemend.agent.restart import intents, process
 from kubemend.agent.restart.process import Launcher, NoSpare, State
 from launcher import kubemend_run
 from tests import eventually
-from tests.unit.launcher.running import AFTER_A_HELPER, DAEMONIZE, Running, alive
+from tests.commands.launcher.running import AFTER_A_HELPER, DAEMONIZE, Running, alive
 
 CONTAINER = ContainerId("c" * 64)
 NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")

@@ -9,7 +9,7 @@ import pytest
 from launcher import kubemend_run
 from launcher.kubemend_run import Launcher, Process
 from tests import eventually
-from tests.unit.launcher.running import Running
+from tests.commands.launcher.running import Running
 
 
 def _bare_launcher(**fields: object) -> Launcher:

@@ -9,7 +9,7 @@ import pytest
 
 from launcher import kubemend_run
 from tests import eventually
-from tests.unit.launcher.running import DAEMONIZE, Running, alive, writing
+from tests.commands.launcher.running import DAEMONIZE, Running, alive, writing
 
 
 async def fail_and_begin_again(launcher: Running, number: int = 2) -> int:

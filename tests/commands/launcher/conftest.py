@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hack.devnode import packages
-from tests.unit.launcher.running import Running
+from tests.commands.launcher.running import Running
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -4,7 +4,7 @@ import os
 import signal
 
 from tests import eventually
-from tests.unit.launcher.running import DAEMONIZE, Running, alive
+from tests.commands.launcher.running import DAEMONIZE, Running, alive
 
 
 async def kill_launcher(launcher: Running, *pids: int) -> None:

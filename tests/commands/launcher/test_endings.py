@@ -12,7 +12,7 @@ import pytest
 
 from launcher import kubemend_run
 from tests import eventually
-from tests.unit.launcher.running import DAEMONIZE, Running, alive, writing
+from tests.commands.launcher.running import DAEMONIZE, Running, alive, writing
 
 NO_RESTARTS = ("--max-restarts", "0")
 

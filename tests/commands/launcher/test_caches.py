@@ -11,7 +11,7 @@ from kubemend.agent.restart import cache
 from kubemend.common import cache_volume
 from launcher import kubemend_run
 from launcher.kubemend_run import CACHE_FOLDER, CACHES, Past, cache_of, empties_cache, empty_directory
-from tests.unit.launcher.running import Running
+from tests.commands.launcher.running import Running
 
 COMPONENT = Path(kubemend_run.__file__).parents[1] / "daemonset/components/caches/policy.yaml"
 MOUNTED = "/var/lib/kubelet/pods/0f1c/volumes/kubernetes.io~empty-dir/kubemend-cache"

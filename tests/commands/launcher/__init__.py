@@ -1,0 +1,1 @@
+"""Run the launcher (`kubemend run`) with programs."""

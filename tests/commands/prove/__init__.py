@@ -1,0 +1,1 @@
+"""Run `kubemend prove` on a machine with fake GPUs."""
