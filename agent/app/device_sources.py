@@ -17,6 +17,7 @@ from kubemend.agent.model.nics import NicInventory, PciPlace
 from kubemend.agent.settings import Settings
 from kubemend.agent.sources.kernel_log import KernelLogSource
 from kubemend.agent.sources.network.source import NetworkSource
+from kubemend.agent.sources.nvml import detection
 from kubemend.agent.sources.nvml.driver import Driver
 from kubemend.agent.sources.nvml.source import NvmlSource, Periods
 from kubemend.common.components import ComponentRegistry
@@ -72,6 +73,31 @@ class NicAffinity:
         return self._pairs
 
 
+class UnlistedGpus:
+    """The GPUs to which NVIDIA's driver is bound and that NVML does not list: it could not start them.
+
+    Nothing is known about their health, and a node with one must not seem healthy. Read again when NVML lists others.
+    """
+
+    def __init__(
+        self, *, inventory: Callable[[], DeviceInventory], on_bus: Callable[[], Collection[PciAddress]]
+    ) -> None:
+        self._inventory = inventory
+        self._on_bus = on_bus
+        self._compared: DeviceInventory | None = None
+        self._names: list[str] = []
+
+    def names(self) -> list[str]:
+        """Return their PCI addresses, as verdicts have them; none while NVML does not answer for all that it lists."""
+        inventory = self._inventory()
+        if inventory is not self._compared:
+            self._compared = inventory
+            listed = {gpu.pci for gpu in inventory.gpus}
+            unlisted = set(self._on_bus()) - listed if inventory.complete else ()
+            self._names = sorted(map(str, unlisted))
+        return self._names
+
+
 _GPUS, _NICS = "gpus", "nics"
 
 
@@ -83,6 +109,7 @@ class DeviceSources:
     driver: Driver
     network: NetworkSource
     nearby: NicAffinity
+    unlisted: UnlistedGpus
     kernel_log: KernelLogSource
     cursor: StoredCursor
     source_state: SourceState
@@ -144,7 +171,11 @@ class DeviceSources:
         )
         driver = Driver(nvml)
         nearby = NicAffinity(gpus=lambda: driver.inventory, nics=lambda: network.inventory, place=network.place)
-        return cls(nvml, driver, network, nearby, kernel_log, cursor, source_state)
+        unlisted = UnlistedGpus(
+            inventory=lambda: driver.inventory,
+            on_bus=lambda: detection.gpus_of_driver(settings.sysfs, proc=settings.proc),
+        )
+        return cls(nvml, driver, network, nearby, unlisted, kernel_log, cursor, source_state)
 
     def tasks(self) -> dict[str, Coroutine[Any, Any, None]]:
         """Return the tasks that must run indefinitely, by name."""
@@ -156,9 +187,9 @@ class DeviceSources:
             "source-state": self.source_state.run(),
         }
 
-    def nic_names(self) -> list[str]:
-        """Return the names of the node's NICs, as verdicts have them."""
-        return [str(nic.pci) for nic in self.network.inventory.nics]
+    def other_names(self) -> list[str]:
+        """Return the names of the node's NICs, and of GPUs that NVML does not list, as verdicts have them."""
+        return [*(str(nic.pci) for nic in self.network.inventory.nics), *self.unlisted.names()]
 
     def forget(self, device: str) -> None:
         """Forget a device: an operator has declared that it need not come back."""

@@ -209,7 +209,7 @@ class NodeServices:
                 handles=sources.nvml,
                 submit=queue.submit,
                 forget=(sources.forget, plugins.forget),
-                nics=sources.nic_names,
+                others=sources.other_names,
             ),
             plugins=plugins,
             owners=OwnerLookup(shared.api),
@@ -309,7 +309,7 @@ def _publisher(
             condition=reporting.node,
             events=reporting.events,
             taints=reporting.taints,
-            nics=sources.nic_names,
+            others=sources.other_names,
         ),
     )
 

@@ -37,11 +37,11 @@ class NodeHealth:
         condition: NodeCondition,
         events: ports.EventRecorder,
         taints: Taints | None = None,
-        nics: Callable[[], Iterable[str]] = tuple,
+        others: Callable[[], Iterable[str]] = tuple,
         start_grace: float = 10.0,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Create it; ``nics`` returns the names of the present NICs, ``now`` Unix seconds.
+        """Create it; ``others`` returns the names of the present devices that NVML does not list, ``now`` Unix seconds.
 
         ``start_grace``: seconds after the start in which Unknown is not published while the driver comes up. Otherwise
         each new agent would change the status, and its time, to Unknown and back.
@@ -51,7 +51,7 @@ class NodeHealth:
         self._condition = condition
         self._events = events
         self._taints = taints
-        self._nics = nics
+        self._others = others
         self._event_messages = event_messages.DeviceEventMessages()
         self._clock = asyncio.get_running_loop().time
         self._grace_until = self._clock() + start_grace
@@ -63,7 +63,7 @@ class NodeHealth:
         ``holders`` are the pods of each device, by its name in the verdict store; None while kubelet cannot be asked.
         """
         inventory = self._devices.inventory
-        names = {str(gpu.uuid) for gpu in inventory.gpus} | {*self._nics()} | self._verdict_store.devices()
+        names = {str(gpu.uuid) for gpu in inventory.gpus} | {*self._others()} | self._verdict_store.devices()
         verdicts = [self._verdict_store.verdict(name, inventory=inventory) for name in sorted(names)]
         condition = node_summary.of_node(verdicts)
         if condition.status is not ConditionStatus.UNKNOWN or inventory.complete or self._is_grace_over:

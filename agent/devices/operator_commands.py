@@ -54,16 +54,18 @@ class OperatorCommands:
         handles: Handles,
         submit: Callable[[Finding], None],
         forget: Sequence[Callable[[str], None]],
-        nics: Callable[[], Iterable[str]] = tuple,
+        others: Callable[[], Iterable[str]] = tuple,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Each ``forget`` receives the device that need not come back if missing; ``nics`` names the present NICs."""
+        """Each ``forget`` receives the device that need not come back if missing; ``others`` names the
+        present devices that NVML does not list.
+        """
         self._verdict_store = verdict_store
         self._devices = devices
         self._handles = handles
         self._submit = submit
         self._forget = forget
-        self._nics = nics
+        self._others = others
         self._now = now
         self._resume_at: asyncio.TimerHandle | None = None
 
@@ -134,7 +136,7 @@ class OperatorCommands:
 
     def _names(self) -> set[str]:
         gpus: set[str] = {gpu.uuid for gpu in self._devices.inventory.gpus}
-        return gpus | {*self._nics()} | self._verdict_store.devices()
+        return gpus | {*self._others()} | self._verdict_store.devices()
 
     def _device(self, name: str) -> str:
         """Return the device that a name refers to: a UUID, a PCI address in any spelling, or an NVML index."""

@@ -1,9 +1,11 @@
 """Detect whether this node can have NVML by reading files, without a process and without the library."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from kubemend.agent.model.devices import PciAddress
 from kubemend.common import kernel_files
 
 LIBRARY = "libnvidia-ml.so.1"
@@ -16,6 +18,8 @@ _PLACES = ("/lib", "/usr/lib", "/lib64", "/usr/lib64", f"/lib/{_MULTIARCH}", f"/
 _NVIDIA = "0x10de"
 _DISPLAY = ("0x0300", "0x0302")  # PCI class codes: VGA controller, 3D controller
 _PASSED_THROUGH = "vfio-pci"
+_DRIVER = "nvidia"
+_EXCLUDED = re.compile(r'^(?:ExcludedGpus|GpuBlacklist): "[^"]', re.MULTILINE)
 
 
 def library_found(env: Mapping[str, str]) -> bool:
@@ -35,6 +39,21 @@ def gpus_on_bus(sysfs: Path) -> int:
     GPUs passed through to virtual machines (vfio-pci) are excluded: this node cannot use them.
     """
     return sum(1 for function in _functions(sysfs) if _is_gpu(function))
+
+
+def gpus_of_driver(sysfs: Path, *, proc: Path) -> frozenset[PciAddress]:
+    """Return the GPUs to which NVIDIA's driver is bound; none if an operator has excluded some from its use.
+
+    Which ones are excluded, the driver's parameters tell by UUID only (``NVreg_ExcludedGpus``).
+    """
+    try:
+        parameters = kernel_files.read(proc / "driver" / "nvidia" / "params") or ""
+    except OSError:
+        return frozenset()
+    if _EXCLUDED.search(parameters) is not None:
+        return frozenset()
+    found = (Path(function) for function in _functions(sysfs) if _is_gpu(function))
+    return frozenset(PciAddress.parse(gpu.name) for gpu in found if (gpu / "driver").resolve().name == _DRIVER)
 
 
 def _functions(sysfs: Path) -> Iterator[str]:

@@ -72,7 +72,7 @@ async def node_in(directory: Path) -> AsyncIterator[Node]:
             handles=handles,
             submit=lambda finding: void(verdict_store.apply(finding, inventory=devices.inventory)),
             forget=(forgotten.append,),
-            nics=lambda: nics,
+            others=lambda: nics,
             now=lambda: 20.0,
         )
         yield Node(verdict_store, operators, handles, forgotten, nics, devices)

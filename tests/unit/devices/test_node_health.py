@@ -71,7 +71,7 @@ class Node:
             condition=self.sink,
             events=self.sink,
             taints=self.sink,
-            nics=lambda: self.nics,
+            others=lambda: self.nics,
             start_grace=start_grace,
             now=lambda: 100.0,
         )

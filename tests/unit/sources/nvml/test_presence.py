@@ -45,6 +45,25 @@ def test_only_nvidia_display_functions_of_this_node_are_gpus(sysfs: Path) -> Non
     assert detection.gpus_on_bus(sysfs) == 2
 
 
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ('RmMsg: ""\nExcludedGpus: ""\n', {"0000:41:00.0"}),
+        ('RmMsg: ""\nExcludedGpus: "GPU-1"\n', set()),
+        ('GpuBlacklist: "GPU-1"\n', set()),
+        (None, {"0000:41:00.0"}),
+    ],
+)
+def test_gpus_of_the_driver_are_those_bound_to_it(
+    sysfs: Path, tmp_path: Path, parameters: str | None, expected: set[str]
+) -> None:
+    """Without those that nobody expects NVML to list: on other drivers, or excluded by an operator."""
+    if parameters is not None:
+        (tmp_path / "driver" / "nvidia").mkdir(parents=True)
+        (tmp_path / "driver" / "nvidia" / "params").write_text(parameters)
+    assert {str(pci) for pci in detection.gpus_of_driver(sysfs, proc=tmp_path)} == expected
+
+
 def test_machine_without_pci_bus_has_no_gpus(tmp_path: Path) -> None:
     assert detection.gpus_on_bus(tmp_path) == 0
 
