@@ -118,13 +118,13 @@ class DeviceTaintReporter:
             self._backoff.reset()
             unserved = _NOT_STABLE if self._if_stable else _NOT_SERVED
             self._report(unserved if self._served is None else ComponentStatus(ComponentState.READY))
-            await asyncio.sleep(self._intervals.spacing)
             await self._until_due()
 
     async def _until_due(self) -> None:
         if self._served is None:
             await asyncio.sleep(self._intervals.served)  # no verdict changes what the server serves
             return
+        await asyncio.sleep(self._intervals.spacing)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._intervals.resync if self._has_rules or self._unhealthy else None):
                 await self._news.wait()
