@@ -137,10 +137,14 @@ class GangCoordinator:
                     each.submit(PodGone(pod.uid))
 
     async def _resume_previous(self) -> list[Restart]:
-        """Resume the rounds of previous leaders; return those that must wait until agents may connect."""
+        """Resume the rounds of previous leaders; return those that must wait until agents may connect.
+
+        All at once: agents hold their members for a limited time, and a thousand gangs may be in a round.
+        """
         urgent, others = self._under_way()
-        for restart in urgent:
-            await self._take_over(restart)
+        async with asyncio.TaskGroup() as tasks:
+            for restart in urgent:
+                tasks.create_task(self._take_over(restart), name=f"resume {restart.id}")
         await self._single_pods.wait_resumed()
         for restart in self._dependencies.restarts.requests():
             self._request(restart)

@@ -339,6 +339,33 @@ async def test_round_that_ended_during_takeover_is_not_run(
         assert (await env.agent(0).received("abort")).abort.round == round_id
 
 
+async def test_rounds_of_all_gangs_are_taken_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after another, with a write each, a thousand rounds took longer than agents hold their members."""
+    other = GangKey("team", "Job", "other")
+    of_other = (builders.member(index, gang=other, slot=f"other/{index}") for index in (SIZE, SIZE + 1))
+    env = CoordinatorEnv((*builders.gang(SIZE), *of_other))
+    async with env.leading() as coordinator:
+        for index in (0, SIZE):
+            env.fails(coordinator, index)
+            assert (await env.agent(index).received("stop")).stop.attempt == 1
+    waiting, all_wait = 0, asyncio.Event()
+    resume = env.restarts.resume
+
+    async def together(restart: Restart, *, epoch: int) -> bool:
+        nonlocal waiting
+        waiting += 1
+        if waiting == 2:
+            all_wait.set()
+        async with asyncio.timeout(5.0):
+            await all_wait.wait()
+        return await resume(restart, epoch=epoch)
+
+    monkeypatch.setattr(env.restarts, "resume", together)
+    async with env.leading(epoch=2) as coordinator:
+        runners = [worker.runner for worker in coordinator._workers.values()]
+        assert {each.round.ref.gang for each in runners if each is not None} == {builders.GANG, other}
+
+
 async def test_deleted_previous_round_does_not_stop_the_others() -> None:
     other = GangKey("team", "Job", "other")
     env = CoordinatorEnv((*builders.gang(SIZE), builders.member(SIZE, gang=other, slot="other/0")))
