@@ -117,6 +117,7 @@ def cases() -> list[Case]:
             errors=2,
             fields={
                 "_by_id": {},
+                "_by_gang": {},
                 "_count_seen": nothing,
                 "_changed": asyncio.Event(),
                 "_listeners": [broken, broken],
