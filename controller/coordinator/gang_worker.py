@@ -256,8 +256,10 @@ class GangWorker:
         """Persist the round, then begin it. Faults that arrive while it is written become part of it."""
         new = self._beginning.planned(case.cause, decision)
         begun = await self._beginning.write_down(new, request=case.restart)
-        if case not in self._queue:
-            return  # withdrawn while the round was written
+        if case not in self._queue:  # withdrawn while the round was written, or given up
+            if case.restart is None:
+                self._beginning.give_up(new, begun)
+            return
         if case.restart is not None and case.restart.id not in self._dependencies.restarts.restarts():
             self._queue.remove(case)
             return  # deleted while the round was written

@@ -81,13 +81,17 @@ class RoundFactory:
         )
         try:
             return self._set_out(case, decision, ref=begun.ref)
-        except Exception:  # else its object would stay as that of a round under way
-            reason = "an internal error of the controller; see the traceback in its log"
-            failed = round_report.failed(
-                new.status, reason=round_report.INTERNAL, message=reason, now=self._dependencies.now()
-            )
-            self._dependencies.restarts.set_status(begun.ref, failed)
+        except Exception:
+            self.give_up(new, begun)
             raise
+
+    def give_up(self, new: NewRound, begun: Begun) -> None:
+        """Fail a persisted round that does not begin because of an internal error: else it would look under way."""
+        reason = "an internal error of the controller; see the traceback in its log"
+        failed = round_report.failed(
+            new.status, reason=round_report.INTERNAL, message=reason, now=self._dependencies.now()
+        )
+        self._dependencies.restarts.set_status(begun.ref, failed)
 
     def resume(self, restart: Restart) -> RoundRunner:
         """Return a round that a previous leader has begun, under way again."""

@@ -65,6 +65,23 @@ async def test_decision_reads_the_objects_of_its_own_gang_only(monkeypatch: pyte
         await stopped(env, members=2)
 
 
+async def test_round_that_is_given_up_while_it_is_written_does_not_look_under_way() -> None:
+    env = CoordinatorEnv(builders.gang(2))
+    env.restarts.may_create.clear()
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 0)
+        await env.restarts.creating.wait()
+        worker(coordinator).give_up()  # as after an internal error
+        assert (await env.agent(0).received("answer")).answer.reason == "Internal"
+        env.restarts.may_create.set()
+        await worker(coordinator).wait_idle()
+        (restart,) = env.restarts.all.values()
+        assert restart.status["phase"] == "Failed"
+        env.restarts.creating.clear()
+        env.fails(coordinator, 1, fault_id="later")
+        assert await stopped(env, members=2) == "team/train-2"
+
+
 # ---- faults during a round ----
 
 
