@@ -6,6 +6,7 @@ and failures. A lost answer is not an error: the runtime is listed again, and th
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from types import MappingProxyType
 
@@ -37,6 +38,7 @@ class PlanRunner:
         self._devices = DeviceWaits(ops)
         self._failures = 0
         self._unkilled = 0
+        self._done: Counter[steps.Step] = Counter()
         self._deaths: dict[ContainerId, Death] = {}
 
     async def run_to_end(self, *, list_first: bool = True) -> Outcome:
@@ -72,6 +74,13 @@ class PlanRunner:
             self._report_death(todo)
             errors = await self._take(todo, changes)
             if not errors:
+                if (times := self._times_done(todo)) > _REPEATS:
+                    self._state.last_error = f"{todo[0].kind.value}: the runtime reports success, but nothing changes"
+                    async with turns.waiting():
+                        await backoff.wait()
+                    await self._ops.refresh()
+                    if times > _MOST_REPEATS and self._strategy.gives_up():
+                        return self._outcome(Result.FAILED)
                 continue
             await self._ops.refresh()
             errors = await self._really_failed(errors)
@@ -104,6 +113,12 @@ class PlanRunner:
                 if self._strategy.gives_up():
                     return self._outcome(Result.FAILED)
                 self._failures = 0
+
+    def _times_done(self, todo: Sequence[steps.Step]) -> int:
+        """Return how often one of these steps has been taken without an error, this time included."""
+        acting = [step for step in todo if step.kind not in (steps.StepKind.WAIT, steps.StepKind.DONE)]
+        self._done.update(acting)
+        return max((self._done[step] for step in acting), default=0)
 
     def _forget_failed_ends(self, outcome: Outcome) -> None:
         """Let the exits of old containers that run on count again as their own: the requests to end them have failed.
@@ -379,6 +394,7 @@ _DOING = {
 _KILLS = (steps.StepKind.STOP, steps.StepKind.REMOVE)
 _KUBELET_ACTS = (cri_errors.NameReserved, cri_errors.ContainerBusy)
 _MOST_FAILURES = 3
+_REPEATS, _MOST_REPEATS = 2, 10  # of a step without effect: at once, and in some 5 s
 _PROOF_OF_UNKILLABLE = 2
 _OLD_RUNS_ON = (Result.UNDONE, Result.FAILED, Result.NOT_ALIKE, Result.DEVICE_NOT_USABLE)
 _NOT_STARTED = (ContainerState.CREATED, ContainerState.UNKNOWN)

@@ -4,12 +4,14 @@ The runtime is listed again and the rule continues from there: nothing is done t
 start is left out.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 import pytest
 
+from kubemend.agent.actuator import plan_runner
 from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerState, ExecHook
 from kubemend.agent.restart import intents
@@ -94,3 +96,40 @@ async def test_rules_with_a_lost_answer_kill_the_trigger(pod: PodEnv, method: st
     outcome = await pod.actuator().carry_out(pod.intent(strategy=Strategy.RULES, trigger=pod.old["trainer"]))
     assert outcome.result is Result.TRIGGERED
     assert set(await pod.running()) == {"shipper", "logger"}
+
+
+@pytest.mark.parametrize(
+    ("method", "order", "result", "left"),
+    [
+        ("stop_container", intents.SwapOrder.STOP_FIRST, Result.UNDONE, {0: ContainerState.RUNNING}),
+        ("stop_container", intents.SwapOrder.CREATE_FIRST, Result.UNDONE, {0: ContainerState.RUNNING}),
+        (
+            "start_container",
+            intents.SwapOrder.STOP_FIRST,
+            Result.FAILED,
+            {0: ContainerState.EXITED, 1: ContainerState.CREATED},
+        ),
+    ],
+    ids=["stop", "stop-next-to-the-successor", "start"],
+)
+async def test_call_that_is_reported_as_done_without_effect_is_given_up(
+    cri_env: CriEnv,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    order: intents.SwapOrder,
+    result: Result,
+    left: dict[int, ContainerState],
+) -> None:
+    """The successor is removed if the old container runs, and otherwise left to kubelet."""
+    calls = []
+
+    async def claims(*_: object, **__: object) -> None:
+        calls.append(method)
+
+    monkeypatch.setattr(plan_runner, "_MOST_REPEATS", 4)
+    monkeypatch.setattr(cri_env.cri, method, claims)
+    async with asyncio.timeout(30):
+        outcome = await swapped(cri_env, order=order)
+    assert (outcome.result, len(calls)) == (result, 5)
+    assert outcome.detail.endswith("the runtime reports success, but nothing changes")
+    assert {view.attempt: view.state for view in await cri_env.containers()} == left
