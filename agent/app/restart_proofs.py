@@ -76,8 +76,9 @@ class RestartProofs:
         metrics: Metrics,
         timeout: float,
         now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``timeout`` bounds each proof, in seconds; 0: nothing is proved. ``now`` is Unix time."""
+        """``timeout`` bounds each proof, in seconds; 0: nothing is proved. ``now`` is Unix time, ``clock`` never set."""
         self._nvml = nvml
         self._verdict_store = verdict_store
         self._holders = holders
@@ -87,11 +88,12 @@ class RestartProofs:
         self._metrics = metrics
         self._timeout = timeout
         self._now = now
+        self._clock = clock
         self._no_cuda_until = 0.0
 
     def prepare(self, subject: Subject) -> "RestartProof | None":
         """Return the proof of a restart's GPUs, with its workers started; None if none must be proved."""
-        if self._timeout <= 0 or self._now() < self._no_cuda_until:
+        if self._timeout <= 0 or self._clock() < self._no_cuda_until:
             return None
         concerned = [uuid for uuid in subject.devices if self._is_concerned(uuid, subject.device)]
         due = device_proof.due(subject.devices, strategy=subject.strategy, concerned=concerned, attempt=subject.attempt)
@@ -130,7 +132,7 @@ class RestartProofs:
                 detail=each.detail,
             )
             if each.reason == Reason.NO_CUDA.value:
-                self._no_cuda_until = self._now() + NO_CUDA_SECONDS
+                self._no_cuda_until = self._clock() + NO_CUDA_SECONDS
             if each.state is ProofState.FAILED:
                 self._accuse(each, verdicts[each.device])
 
