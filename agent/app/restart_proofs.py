@@ -78,7 +78,10 @@ class RestartProofs:
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``timeout`` bounds each proof, in seconds; 0: nothing is proved. ``now`` is Unix time, ``clock`` never set."""
+        """Create it; ``now`` is Unix time, ``clock`` monotonic.
+
+        ``timeout`` bounds each proof, in seconds; 0: nothing is proved.
+        """
         self._nvml = nvml
         self._verdict_store = verdict_store
         self._holders = holders

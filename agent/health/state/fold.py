@@ -323,7 +323,7 @@ def _after_evidence(latch: ActiveFault, finding: Finding, *, now: float) -> Acti
 def _ended_by_return(latch: ActiveFault, before: tuple[ActiveFault, ...], finding: Finding) -> bool:
     """Return whether a fault of a NIC ends because the NIC is back, with its driver, after it was lost.
 
-    The driver has initialized it anew. A fault that was seen after the loss may be of the time after the return.
+    The driver has initialized it again. A fault that was seen after the loss may be of the time after the return.
     """
     if finding.kind is not FindingKind.FAULT_OVER or finding.code != FindingKind.NIC_LOST.value:
         return False

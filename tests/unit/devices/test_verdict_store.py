@@ -83,7 +83,7 @@ async def test_gpu_that_answers_is_healthy_next_to_one_that_cannot_be_identified
 
 
 async def test_fault_at_the_former_place_of_a_gpu_is_not_its_own(verdict_store: VerdictStore) -> None:
-    """The bus was scanned anew: the GPU has another address, and NVML lists a new one at its old only later."""
+    """The bus was scanned again: the GPU has another address, and NVML lists a new one at its old only later."""
     verdict_store.verdict(UUID, inventory=KNOWN)
     moved = dataclasses.replace(KNOWN.gpus[0], pci=PciAddress.parse("0000:99:00.0"))
     there = dataclasses.replace(KNOWN, gpus=(moved,))

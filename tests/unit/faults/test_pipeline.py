@@ -429,7 +429,7 @@ async def test_pipeline_instance_holder_unknown_until_driver_is_up(stopped_env: 
 async def test_pipeline_fault_of_an_unknown_instance_restarts_no_holder_of_another(
     env: PipelineEnv, gpu_instance: int, compute_instance: int | None
 ) -> None:
-    """Instances are divided anew while the GPU is in use; the next poll lists them."""
+    """Instances can be made while the GPU is in use; the next poll lists them."""
     known = DevicePartition(uuid=DeviceId("MIG-1"), gpu_instance=1, compute_instance=0)
     env.devices.inventory = replace(env.devices.inventory, gpus=(replace(outside.GPU, partitions=(known,)),))
     env.holders.hold(TRAINER, device=known.uuid)

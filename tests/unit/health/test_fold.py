@@ -83,7 +83,7 @@ def test_device_that_does_not_answer_is_unknown(answers: bool | None) -> None:
         pytest.param([STUCK], Health.DEGRADED, "ProcessStuck", id="a-suspicion-degrades"),
         pytest.param([STUCK, APP_GONE, DRIVER_NONE], Health.DEGRADED, "ProcessStuck", id="and-is-no-app-fault"),
         pytest.param([STUCK, NOT_STUCK], Health.HEALTHY, "Healthy", id="until-it-is-over"),
-        pytest.param([NIC_FATAL, NIC_LOST, NIC_THERE], Health.HEALTHY, "Healthy", id="nic-was-initialized-anew"),
+        pytest.param([NIC_FATAL, NIC_LOST, NIC_THERE], Health.HEALTHY, "Healthy", id="nic-was-initialized-again"),
         pytest.param([AER_FATAL, NIC_LOST, NIC_THERE], Health.HEALTHY, "Healthy", id="also-after-a-fatal-pcie-error"),
         pytest.param([NIC_FATAL, NIC_THERE], Health.UNHEALTHY, "NicFatal", id="nic-that-never-was-away-was-not"),
         pytest.param(

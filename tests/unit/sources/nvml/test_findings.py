@@ -107,7 +107,7 @@ async def test_removed_gpu_is_lost_and_back_once_listed_again(fake: FakeNvml, st
     assert back.device.uuid == gpu_uuid(6)
 
 
-async def test_other_gpus_stay_known_while_nvml_is_initialised_anew(
+async def test_other_gpus_stay_known_while_nvml_is_initialised_again(
     fake: FakeNvml, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the conditions of all pods of the node would become Unknown for seconds, again and again."""

@@ -57,7 +57,7 @@ def test_only_nvidia_display_functions_of_this_node_are_gpus(sysfs: Path) -> Non
 def test_gpus_of_the_driver_are_those_bound_to_it(
     sysfs: Path, tmp_path: Path, parameters: str | None, expected: set[str]
 ) -> None:
-    """Without those that nobody expects NVML to list: on other drivers, or excluded by an operator."""
+    """Without those that NVML need not list: on other drivers, or excluded by an operator."""
     if parameters is not None:
         (tmp_path / "driver" / "nvidia").mkdir(parents=True)
         (tmp_path / "driver" / "nvidia" / "params").write_text(parameters)
