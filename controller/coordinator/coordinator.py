@@ -238,7 +238,7 @@ class GangCoordinator:
                 self._send(known.session, reported.id, known.answer)
             return
         kind = wire.fault_kind(reported).name
-        self._faults.add(key, session=session, kind=kind)
+        has_room = self._faults.add(key, session=session, kind=kind)
         member = self._dependencies.members.by_uid(key.pod)
         pod = f"{reported.pod.namespace}/{reported.pod.name}"
         log.info(
@@ -253,7 +253,14 @@ class GangCoordinator:
             gang=str(member.gang) if member is not None else "",
         )
         if member is None:
-            self._answer(key, FaultAnswerMessage(FaultAnswer.ALONE, reason="NotAGang", detail="the pod is in no gang"))
+            detail = "the pod is in no gang"
+            self._answer(key, FaultAnswerMessage(FaultAnswer.ALONE, reason=Reason.NOT_A_GANG.value, detail=detail))
+            return
+        if not has_room:
+            detail = "the faults of the pod before it are not yet decided about"
+            self._answer(
+                key, FaultAnswerMessage(FaultAnswer.NOTHING, reason=Reason.TOO_MANY_FAULTS.value, detail=detail)
+            )
             return
         worker = self._worker(member.gang)
         with self._contained_to(worker, member.gang):

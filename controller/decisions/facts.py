@@ -39,6 +39,7 @@ class Reason(enum.Enum):
     MEMBERS_LOST = "MembersLost"
     MAINTENANCE_PLANNED = "MaintenancePlanned"
     RECREATION_REQUESTED = "RecreationRequested"
+    TOO_MANY_FAULTS = "TooManyFaults"
     NOT_A_GANG = "NotAGang"
     IN_A_GANG = "InAGang"
     MEMBER_GONE = "MemberGone"

@@ -209,6 +209,27 @@ async def test_answered_faults_that_are_kept_are_limited_and_all_others_are_answ
         assert len(coordinator._faults._answered) == 4
 
 
+async def test_faults_of_a_pod_beyond_the_bound_wait_for_no_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fault_book, "OPEN_OF_A_POD", 4)
+    env = CoordinatorEnv(builders.gang(SIZE))
+    env.restarts.may_create.clear()
+    async with env.leading() as coordinator:
+        for number in range(6):
+            env.fails(coordinator, 1, fault_id=str(number))
+        env.fails(coordinator, 2, fault_id="of another pod")
+        refused = [(await env.agent(1).received("answer")).answer for _ in range(2)]
+        assert [(each.fault_id, each.answer, each.reason) for each in refused] == [
+            (number, pb.FaultAnswer.NOTHING, "TooManyFaults") for number in ("4", "5")
+        ]
+        env.restarts.may_create.set()
+        answers = [(await env.agent(1).received("answer")).answer for _ in range(4)]
+        assert {(each.fault_id, each.answer) for each in answers} == {
+            (str(number), pb.FaultAnswer.ROUND) for number in range(4)
+        }
+        assert (await env.agent(2).received("answer")).answer.answer == pb.FaultAnswer.ROUND
+        assert not coordinator._faults._open_of
+
+
 async def test_member_held_for_unknown_round_is_released() -> None:
     env = CoordinatorEnv(builders.gang(SIZE))
     async with env.leading() as coordinator:
