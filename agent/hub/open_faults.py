@@ -68,6 +68,7 @@ class OpenFaults:
     def __init__(self, *, now: Callable[[], float] = time.time) -> None:
         self._now = now
         self._open: dict[str, _Open] = {}
+        self._ordered: dict[PodUid, float] = {}  # loop time of each pod's last order
         self.added = asyncio.Event()
 
     def add(self, fault: Fault) -> "asyncio.Future[FaultAnswer]":
@@ -121,7 +122,8 @@ class OpenFaults:
         """Process an answer; return the fault, or None if the answer is not awaited.
 
         A fault that a round has taken stays open until an order for its pod arrives: if the hub dies in between, its
-        successor must learn of the fault.
+        successor must learn of the fault. One that is found after that order, but occurred before it, is settled: the
+        round has stopped its container, and the next hub would restart the gang for it once more.
         """
         each = self._open.get(fault_id)
         if each is None or each.taken is not None:
@@ -129,7 +131,7 @@ class OpenFaults:
         each.taken = taken
         if not each.answer.done():
             each.answer.set_result(taken)
-        if taken is not FaultAnswer.ROUND or each.ordered:
+        if taken is not FaultAnswer.ROUND or each.ordered or self._is_of_old_container(each):
             del self._open[fault_id]
         return each.fault
 
@@ -140,6 +142,9 @@ class OpenFaults:
     def ordered(self, pods: Collection[PodUid]) -> list[str]:
         """Record that a round has begun for these pods, so the hub knows their faults; return those now settled."""
         settled = []
+        now = asyncio.get_running_loop().time()
+        ordered = {**self._ordered, **dict.fromkeys(pods, now)}
+        self._ordered = {pod: at for pod, at in ordered.items() if now - at <= LONGEST}
         for each in [*self._open.values()]:
             if each.fault.target.pod.uid in pods:
                 each.ordered = True
@@ -147,6 +152,11 @@ class OpenFaults:
                     del self._open[each.fault.id]
                     settled.append(each.fault.id)
         return settled
+
+    def _is_of_old_container(self, each: _Open) -> bool:
+        """Return whether a fault occurred before its pod's last order, and needs no more than that order does."""
+        ordered = self._ordered.get(each.fault.target.pod.uid)
+        return ordered is not None and each.opened - each.age < ordered and each.fault.action.leaves_device_usable
 
     def gone(self, pod: PodUid) -> None:
         """Drop the faults of a deleted pod that nothing waits for."""

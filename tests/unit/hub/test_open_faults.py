@@ -255,6 +255,35 @@ class TestOpenFaults:
         book.report_again()
         assert book.next() is None
 
+    @pytest.mark.parametrize(
+        ("age", "action", "is_open"),
+        [
+            (5.0, ActionClass.RESTART_APP, False),
+            (5.0, ActionClass.RESET_DEVICE, True),
+            (0.0, ActionClass.RESTART_APP, True),
+        ],
+        ids=["of-the-old-container", "of-its-device", "of-the-new-container"],
+    )
+    async def test_fault_found_after_the_order_that_stopped_its_container_is_settled_by_the_answer(
+        self, age: float, action: ActionClass, is_open: bool
+    ) -> None:
+        """The next hub, which does not know the round, restarted the gang for it once more."""
+        book = OpenFaults(now=lambda: 100.0)
+        book.ordered({builders.ref(0).uid})
+        book.add(replace(fault(), happened_at=100.0 - age, action=action))
+        assert book.next() is not None
+        book.answered("f", FaultAnswer.ROUND)
+        assert book.is_open("f") is is_open
+        book.ordered({builders.ref(0).uid})
+        assert not book.is_open("f")
+
+    async def test_orders_are_kept_for_a_limited_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        book = OpenFaults(now=lambda: 100.0)
+        monkeypatch.setattr(open_faults, "LONGEST", -1.0)
+        for index in range(3):
+            book.ordered({builders.ref(index).uid})
+        assert book._ordered == {}
+
     async def test_exit_of_deleted_pod_is_not_reported(self) -> None:
         book = OpenFaults(now=lambda: 100.0)
         book.add(fault())
