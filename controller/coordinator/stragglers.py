@@ -34,7 +34,7 @@ class Stragglers:
     def record(self, samples: Sequence[Sample]) -> None:
         """Record one agent's measurements.
 
-        They are kept until the next judgement: thousands of agents of one gang send them every five seconds.
+        They are kept until the next judgement: thousands of agents of one gang send them every few seconds.
         """
         by_gang: dict[GangKey, list[Sample]] = {}
         for sample in samples:
