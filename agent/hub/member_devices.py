@@ -17,8 +17,8 @@ from kubemend.agent.model.workloads import ContainerRef, PodUid
 from kubemend.common import aio, contained
 
 PERIOD: Final = 10.0
-"""Seconds between two samples: each costs the hub a tenth of a millisecond, and a member lags for two minutes before it is
-reported."""
+"""Seconds between two samples: each costs the hub a tenth of a millisecond, and a member lags for two minutes before
+that is reported."""
 _HOLDERS_AGE: Final = 30.0  # seconds; kubelet is queried rarely, because a new member's first samples are useless
 
 
