@@ -11,7 +11,7 @@ from kubemend.controller.coordinator import round_report
 from kubemend.controller.coordinator.dependencies import Dependencies
 from kubemend.controller.coordinator.wire import Orders
 from kubemend.controller.model import rounds
-from kubemend.controller.model.members import NodeName
+from kubemend.controller.model.members import NodeName, PodUid
 from kubemend.controller.model.rounds import FaultReported, NodeChanged, RoundEvent
 from kubemend.controller.rounds import machine, status
 from kubemend.controller.rounds.states import Advance, MemberPhase, Round
@@ -43,6 +43,7 @@ class RoundRunner:
         self._flush: asyncio.TimerHandle | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._ended = False
+        self._recreated: set[PodUid] = set()  # pods that the round has asked to delete
         self._awaited = 0  # members that have still to answer, as far as the round knows
         self.released_at: float | None = None
         self._perform(first)
@@ -92,6 +93,7 @@ class RoundRunner:
         dependencies = self._dependencies
         self.drop()
         with contained.within(contained.Part.ROUND, self.id):
+            self._forget_deletions()
             for effect in machine.abandon(self._round, reason=round_report.INTERNAL, now=dependencies.now()):
                 self._do(effect)
         with contained.within(contained.Part.ROUND, self.id):
@@ -118,9 +120,15 @@ class RoundRunner:
             self._alarm = None
         if advance.round.phase.is_final:
             self.drop()
+            self._forget_deletions()
             self._over(self, advance.again)
         elif advance.wake_at is not None:
             self._alarm = self._loop.call_later(max(advance.wake_at - self._dependencies.now(), 0.0), self.submit)
+
+    def _forget_deletions(self) -> None:
+        """Have no pod deleted for a round that is over: its members may run."""
+        for uid in self._recreated:
+            self._dependencies.pod_replacer.forget(uid)
 
     def _do(self, effect: rounds.Effect) -> None:
         match effect:
@@ -134,6 +142,7 @@ class RoundRunner:
             case rounds.Recreate():
                 log.info("round.recreate", round=self.id, pod=str(effect.pod), reason=effect.reason, force=effect.force)
                 self._dependencies.pod_replacer.recreate(effect)
+                self._recreated.add(effect.pod.uid)
                 if effect.device_failure:
                     gang, node = self._round.ref.gang, self._round.members[effect.pod.uid].member.node
                     self._dependencies.jobsets.left(gang, node=node, code=effect.reason, pod=effect.pod.uid)

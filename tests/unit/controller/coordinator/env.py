@@ -206,12 +206,16 @@ class Replaced:
 
     wanted: list[Recreate] = field(default_factory=list)
     restored: list[str] = field(default_factory=list)
+    forgotten: list[PodUid] = field(default_factory=list)
 
     async def run(self) -> None:
         await asyncio.Event().wait()
 
     def recreate(self, wanted: Recreate) -> None:
         self.wanted.append(wanted)
+
+    def forget(self, uid: PodUid) -> None:
+        self.forgotten.append(uid)
 
     def restore(self, pod: PodRef) -> None:
         self.restored.append(pod.name)

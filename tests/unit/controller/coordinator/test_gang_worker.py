@@ -82,6 +82,19 @@ async def test_round_that_is_given_up_while_it_is_written_does_not_look_under_wa
         assert await stopped(env, members=2) == "team/train-2"
 
 
+async def test_pods_of_a_round_that_is_over_are_deleted_no_more() -> None:
+    """The API server may have been away, and thousands of deletions take their time."""
+    env = CoordinatorEnv(builders.gang(3))
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 0, device="GPU-1", action_class="Replace")
+        assert (await env.agent(1).received("stop")).stop.round == "team/train-1"
+        await eventually.true(lambda: [each.pod for each in env.replaced.wanted] == [builders.member(0).pod])
+        assert env.replaced.forgotten == []
+        env.restarts.deleted("team/train-1")  # a user cancels the round
+        await env.agent(1).received("abort")
+        assert env.replaced.forgotten == [builders.member(0).pod.uid]
+
+
 # ---- faults during a round ----
 
 
