@@ -11,7 +11,7 @@ owner in the marks, and the paths of cgroups and procfs.
 import asyncio
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +22,7 @@ from kubemend.agent.actuator.hold.freezer import Freezer
 from kubemend.agent.app import node_lock
 from kubemend.agent.clients.cri import client, discovery
 from kubemend.agent.clients.cri.errors import CriError
-from kubemend.agent.model.workloads import ContainerId, ContainerSummary
+from kubemend.agent.model.workloads import ContainerId, ContainerSummary, PodUid
 from kubemend.agent.restart import leftovers
 from kubemend.agent.restart.leftovers import Disposition
 from kubemend.agent.settings import Settings
@@ -35,6 +35,8 @@ RETRY_SECONDS = 1.0
 """Seconds between checks of waiting containers, and between calls to a runtime that does not answer."""
 _SWAPPED: Final = (cgroups.REPLACED,)
 _ALL: Final = (cgroups.HELD, cgroups.REPLACED)
+_PASSES: Final = 5
+"""How often a running agent handles them: a container may wait for the removal, or the end, of another one."""
 _BEFORE_AN_END = 10.0
 """Seconds that an agent that cannot start spends on it."""
 
@@ -100,7 +102,33 @@ async def _release(cri: client.CriClient, freezer: Freezer, *, states: Collectio
     still = freezer.left_frozen(states)
     if not still:
         return bool(freezer.left_frozen())
-    views = await cri.list_containers()
+    await _handle(cri, freezer, await cri.list_containers(), still=still)
+    return bool(freezer.left_frozen())
+
+
+async def end_unowned_swaps(
+    cri: client.CriClient, freezer: Freezer, *, opened: Callable[[], Awaitable[Collection[PodUid]]]
+) -> None:
+    """Handle the old containers of swaps that nothing in the journal ends: a quarantined one's, or a lost file's.
+
+    ``opened`` returns the pods with open intents. They are read after the marks: what is frozen by then, an open intent
+    ends, or none. Raises CriError and what ``opened`` raises.
+    """
+    for _ in range(_PASSES):
+        still = await asyncio.to_thread(freezer.left_frozen, _SWAPPED)
+        busy = await opened() if still else ()
+        views = await cri.list_containers() if still else ()
+        still -= {view.id for view in views if view.ref.pod.uid in busy}
+        if not still:
+            return
+        await _handle(cri, freezer, views, still=still)
+        await asyncio.sleep(RETRY_SECONDS)
+
+
+async def _handle(
+    cri: client.CriClient, freezer: Freezer, views: Sequence[ContainerSummary], *, still: Collection[ContainerId]
+) -> None:
+    """Release or end these frozen containers, given everything that the runtime lists."""
     names: dict[ContainerId, ContainerSummary] = {view.id: view for view in views}
     for container_id, fate in leftovers.dispositions(views, still=still).items():
         with contained.within(contained.Part.CONTAINER, container_id):
@@ -115,7 +143,6 @@ async def _release(cri: client.CriClient, freezer: Freezer, *, states: Collectio
             await cri.remove_container(successor)
         except CriError as error:
             log.warning("last_resort.not_removed", container_id=successor, error=str(error))
-    return bool(freezer.left_frozen())
 
 
 async def before_the_end(settings: Settings) -> None:

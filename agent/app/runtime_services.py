@@ -34,7 +34,7 @@ from kubemend.agent.clients.journal.store import JournalError
 from kubemend.agent.clients.launcher.client import LauncherClient
 from kubemend.agent.faults.exits import Ended, Exits, outside_reason
 from kubemend.agent.model.rounds import StepResult
-from kubemend.agent.model.workloads import ContainerRef, PodView
+from kubemend.agent.model.workloads import ContainerRef, PodUid, PodView
 from kubemend.agent.reporters.spare_conditions import SpareConditions
 from kubemend.agent.restart import process
 from kubemend.agent.restart.exits import Exit
@@ -384,9 +384,15 @@ class RuntimeServices:
         )
         count = await _until_done(recovery.run, name="journal")
         log.info("journal.replayed", intents=count, held=len(held))
+        unowned = functools.partial(last_resort.end_unowned_swaps, cri, freezer, opened=self._pods_with_restarts)
+        tasks.create_task(_until_done(unowned, name="frozen"), name="unowned swaps")
         doubt = functools.partial(outside_reason, pods=self._pods, events=watch, runtime=cri, ends=ends)
         self._access.fulfil(RuntimeAccess(restarts, watch, cri, doubt, self._programs))
         return restarts, rounds
+
+    async def _pods_with_restarts(self) -> frozenset[PodUid]:
+        """Return the pods with open intents. Raises JournalError."""
+        return frozenset(each.target.pod.uid for each in await self._store.unfinished())
 
     def _report_result(self, step_result: StepResult) -> None:
         if self._hub is not None:

@@ -103,7 +103,7 @@ class Budgets:
         try:
             await self._store.uncount(counted)
         except JournalError as error:
-            log.error("restart.still_counted", pod=counted.pod, error=str(error))
+            log.warning("restart.still_counted", pod=counted.pod, error=str(error))
 
     def recall(self, counted: counts.Begun) -> None:
         """Count a forgotten restart again. Nothing happens if it counts."""

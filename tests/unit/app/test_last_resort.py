@@ -4,6 +4,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import cast
 
+import pytest
+
 from kubemend.agent.actuator.hold import cgroups
 from kubemend.agent.actuator.hold.freezer import Freezer
 from kubemend.agent.app import last_resort
@@ -80,3 +82,29 @@ async def test_successor_that_cannot_be_removed_leaves_no_other_container_frozen
         )
         assert left
     assert freezer.frozen == {STUCK}
+
+
+async def test_agent_ends_frozen_containers_of_swaps_that_no_open_intent_owns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their intents are quarantined, or the state file is lost. A swap in progress is left alone."""
+    monkeypatch.setattr(last_resort, "RETRY_SECONDS", 0.0)
+    views = [
+        view(OLD, pod="lost", attempt=0),
+        view(SUCCESSOR, pod="lost", attempt=1, created=True),
+        view(HELD, pod="busy", attempt=0),
+        view(ITS_SUCCESSOR, pod="busy", attempt=1, created=True),
+    ]
+    runtime, freezer = Runtime({each.id: each for each in views}, fails=STUCK), FrozenContainers({OLD, HELD})
+    asked = []
+
+    async def opened() -> frozenset[PodUid]:
+        asked.append(frozenset(freezer.frozen))
+        return frozenset({PodUid("busy")})
+
+    await last_resort.end_unowned_swaps(cast("CriClient", runtime), cast("Freezer", freezer), opened=opened)
+    assert freezer.frozen == {HELD}
+    assert runtime.views.keys() == {OLD, HELD, ITS_SUCCESSOR}
+    assert asked[0] == {OLD, HELD}
+    freezer.frozen.clear()
+    asked.clear()
+    await last_resort.end_unowned_swaps(cast("CriClient", runtime), cast("Freezer", freezer), opened=opened)
+    assert asked == [], "nothing is read if nothing is frozen"
