@@ -47,13 +47,13 @@ def next_steps(
     """Return the one next step: kill the trigger if it still runs; the rest is kubelet's.
 
     ``trigger_exit`` is the trigger's exit code, None if it is unknown. One that has ended by itself with another code
-    than that of a kill has triggered nothing, as far as the rule is known here.
+    than that of a kill has triggered nothing, as far as the rule is known here; kubelet may have replaced the target.
     """
     seen = tuple(seen)
     found = next((view for view in seen if view.id == intent.trigger), None)
     if found is None or found.state is not ContainerState.RUNNING:
         if found is not None and trigger_exit not in (None, KILLED):
-            return (Step(StepKind.DONE, StepReason.UNDONE, found.id, found.ref.name),)
+            return (reset.replaced(intent, seen) or Step(StepKind.DONE, StepReason.UNDONE, found.id, found.ref.name),)
         return (Step(StepKind.DONE, StepReason.TRIGGERED),)
     if resolution is Resolution.UNDO:
         return (Step(StepKind.DONE, StepReason.UNDONE),)

@@ -49,6 +49,14 @@ async def test_trigger_that_has_ended_by_itself_has_triggered_nothing(pod: PodEn
     assert "StopContainer" not in pod.cri_env.server.called()
 
 
+async def test_target_that_kubelet_has_replaced_is_not_killed(pod: PodEnv) -> None:
+    pod.cri_env.server.runtime.exit(pod.old["trainer"], exit_code=1)
+    theirs = await pod.kubelet_starts("trainer", attempt=1)
+    outcome = await pod.actuator().carry_out(by_rules(pod))
+    assert (outcome.result, outcome.current) == (Result.ALREADY_REPLACED, {"trainer": theirs})
+    assert "StopContainer" not in pod.cri_env.server.called()
+
+
 async def test_kill_without_effect_is_reported(pod: PodEnv) -> None:
     pod.cri_env.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=2)
     assert (await pod.actuator().carry_out(by_rules(pod))).result is Result.STUCK
