@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from kubemend.agent.actuator import progress
-from kubemend.agent.actuator.progress import Begun, Decided, Event, Joined, Progress
+from kubemend.agent.actuator.progress import Begun, Decided, Event, Joined, Progress, Reported
 from kubemend.agent.clients.cri.convert import Admit, admit_all
 from kubemend.agent.model.devices import DeviceId
+from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerRef
 from kubemend.agent.restart import admission, overrides
 from kubemend.agent.restarts.budgets import Counted
@@ -100,8 +101,9 @@ class ProgressFanout:
     def settled(self, happened_at: float) -> bool:
         """Return whether the ended restart also handled what happened at that Unix time.
 
-        It did not handle a fault of the successor: one after the restart had started. One that did not start handled
-        nothing: its own cause may have ended, been refused or timed out, which proves nothing about others.
+        It did not handle a fault of the successor: one after the restart had started. One that did not start, or was
+        withdrawn before its first step, handled nothing: its own cause may have ended, been refused or timed out, which
+        proves nothing about others.
         """
         return self._begun is not None and happened_at <= self._begun.at
 
@@ -111,6 +113,8 @@ class ProgressFanout:
         self._latest[type(event)] = event
         if isinstance(event, Begun):
             self._begun = event
+        elif isinstance(event, Reported) and event.outcome.result is Result.WITHDRAWN:
+            self._begun = None
         elif isinstance(event, Decided) and event.decision.retry_at is not None:
             self.was_postponed = True
         for each in self._all:

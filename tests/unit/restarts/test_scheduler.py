@@ -193,6 +193,37 @@ async def test_a_program_that_goes_on_while_the_disk_is_slow_is_not_killed(
     assert await env.store.begun_since(0.0) == ()
 
 
+async def test_a_fault_that_has_joined_a_restart_that_is_withdrawn_is_handled(
+    env: RestartEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "_LATE", 0.0)
+    begin, answers, joining = env.store.begin, [""], list[asyncio.Task[None]]()
+    view = env.pod.pods.pods()[POD.uid]
+    await env.pod.pods.put(replace(view, annotations={"kubemend.io/restart": "InPlace"}))
+    fault = admission.Cause(code="Xid31", message="Xid 31", happened_at=NOW)
+    second = Request(target=TARGET, cause=lambda: fault, devices=frozenset())
+
+    async def slow(*intents: Any, **more: Any) -> None:
+        if not joining:
+            answers.append("it touches its heartbeat file again")
+            joining.append(asyncio.create_task(env.restarts.submit(second)))
+            await asyncio.sleep(0)
+        await begin(*intents, **more)
+
+    async def withdrawn() -> str:
+        return answers[-1]
+
+    monkeypatch.setattr(env.store, "begin", slow)
+    hung = admission.Cause(code="Hung", message="no heartbeat", happened_at=NOW)
+    async with asyncio.timeout(30), env.kubelet():
+        await env.restarts.submit(Request(target=TARGET, cause=lambda: hung, devices=frozenset(), withdrawn=withdrawn))
+        await joining[0]
+    assert env.said.said[POD, conditions.IN_PLACE_RESTART].status is ConditionStatus.TRUE
+    assert (await env.pod.running())["trainer"] != [env.pod.old["trainer"]]
+    (begun,) = await env.store.begun_since(0.0)
+    assert begun.fault_at == NOW
+
+
 async def test_a_resized_config_whose_spec_differs_is_taken_back(env: RestartEnv) -> None:
     old = env.pod.cri_env.server.runtime.containers[env.pod.old["trainer"]]
     old.resized = api_pb2.LinuxContainerResources(cpu_quota=200000, memory_limit_in_bytes=256)
