@@ -11,7 +11,7 @@ from hack.devnode import layout, patience
 from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.model.workloads import ContainerId, ContainerState, PodUid
 from kubemend.common.kube import client as kube
-from kubemend.common.kube import paths
+from kubemend.common.kube import errors, paths
 
 _NAMESPACE = "default"
 _LOOK_SECONDS = 0.02
@@ -65,8 +65,11 @@ class Observer:
         await self.api.create(paths.collection("pods", namespace=_NAMESPACE), dict(manifest))
 
     async def delete(self, name: str) -> None:
-        """Delete a pod at once."""
-        await self.api.delete(paths.pod(_NAMESPACE, name), options={"gracePeriodSeconds": 0})
+        """Delete a pod at once, if there is one. A repeated call never deletes its successor of the same name."""
+        path = paths.pod(_NAMESPACE, name)
+        with contextlib.suppress(errors.NotFoundError):
+            uid = (await self.api.get(path))["metadata"]["uid"]
+            await self.api.delete(path, options={"gracePeriodSeconds": 0, "preconditions": {"uid": uid}})
 
     async def see(self, name: str) -> Seen:
         """Read the state once. Raises KubeError or CriError."""
