@@ -37,7 +37,7 @@ async def test_large_pods_do_not_exhaust_memory(role: str, crowd: Crowd, limit: 
 
 @pytest.mark.parametrize("role", ["agent", "controller"])
 def test_the_limits_are_those_of_the_manifests(role: str) -> None:
-    assert 2**28 < memory.limit_of(role) <= 2**30
+    assert 2**28 < memory.limit_of(role) <= 2**31
 
 
 @pytest.mark.parametrize("trial", memory.TRIALS, ids=lambda trial: trial.what)
