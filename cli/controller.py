@@ -23,7 +23,11 @@ def controller(settings: Settings) -> None:
     from kubemend.common import footprint, logs
     from kubemend.common.web import ListenError
 
-    with footprint.without_system_authorities(), footprint.without_collection():
+    with (
+        footprint.without_system_authorities(),
+        footprint.without_system_mime_types(),
+        footprint.without_collection(),
+    ):
         from kubemend.controller.app import controller as app
 
     logs.configure(level=settings.log_level, log_format=settings.log_format)  # type: ignore[arg-type]

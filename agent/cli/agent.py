@@ -23,7 +23,11 @@ def agent(settings: Settings) -> None:
     # Imported here so that --help does not load gRPC and the Kubernetes client.
     from kubemend.common import footprint
 
-    with footprint.without_system_authorities(), footprint.without_collection():
+    with (
+        footprint.without_system_authorities(),
+        footprint.without_system_mime_types(),
+        footprint.without_collection(),
+    ):
         from kubemend.agent.app import agent as app
     from kubemend.agent.clients.journal.store import JournalError
     from kubemend.agent.health.catalog.catalog_file import CatalogError

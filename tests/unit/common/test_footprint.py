@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import importlib
+import mimetypes
 import ssl
 import sys
 from asyncio import sslproto
@@ -83,6 +84,21 @@ def test_contexts_within_the_block_trust_no_authority_of_the_system(
     after = ssl.create_default_context()
     assert (within.cert_store_stats()["x509_ca"], after.cert_store_stats()["x509_ca"]) == (0, 1)
     assert within.verify_mode is ssl.CERT_REQUIRED
+
+
+def test_mime_types_of_the_system_are_not_read_within_the_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mime.types").write_text("x-of/a-test xofatest\n")
+    monkeypatch.setattr(mimetypes, "knownfiles", [str(tmp_path / "mime.types")])
+    found = []
+    for block in (footprint.without_system_mime_types(), contextlib.nullcontext()):
+        monkeypatch.setattr(mimetypes, "_db", None)
+        monkeypatch.setattr(mimetypes, "inited", False)
+        with block:
+            mimetypes.init()
+        found.append(mimetypes.guess_type("a.xofatest")[0])
+    assert found == [None, "x-of/a-test"]
 
 
 async def test_tls_connections_have_small_buffers_after_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
