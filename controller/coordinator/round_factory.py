@@ -1,5 +1,6 @@
 """Begin a gang's rounds: persisted first, then started. Resume the rounds of a previous leader."""
 
+import contextlib
 from collections.abc import Callable
 
 import structlog
@@ -79,11 +80,11 @@ class RoundFactory:
             reason=decision.reason.value,
             durable=begun.durable,
         )
-        try:
-            return self._set_out(case, decision, ref=begun.ref)
-        except Exception:
-            self.give_up(new, begun)
-            raise
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self.give_up, new, begun)
+            runner = self._set_out(case, decision, ref=begun.ref)
+            on_error.pop_all()
+        return runner
 
     def give_up(self, new: NewRound, begun: Begun) -> None:
         """Fail a persisted round that does not begin because of an internal error: else it would look under way."""

@@ -84,9 +84,11 @@ class Calls:
         deadline: float,
         announce: Callable[[str | None], None],
         came_back: Callable[[], None],
-        cpu_wait: Callable[[int], float] | None = None,
+        cpu_wait: Callable[[int], float | None] | None = None,
     ) -> None:
-        """``cpu_wait`` returns for how many seconds a thread has waited for a CPU so far; default: ``cpu_waits``."""
+        """``cpu_wait`` returns for how many seconds a thread has waited for a CPU so far, None if that is unknown;
+        default: ``cpu_waits``.
+        """
         self._deadline = deadline
         self._announce = announce
         self._came_back = came_back
@@ -134,7 +136,7 @@ class Calls:
         with self._lock:
             for call in self._calls.values():
                 waited = self._cpu_wait(call.thread)
-                if call.waited is not None and not call.announced:
+                if waited is not None and call.waited is not None and not call.announced:
                     call.due += max(0.0, waited - call.waited)
                 call.waited = waited
 
@@ -159,8 +161,8 @@ class Calls:
         return min(late, key=lambda call: call.due).name if late else None
 
 
-def cpu_waits(thread: int) -> float:
-    """Return for how many seconds a thread of this process was ready to run and had no CPU; 0 if that is unknown.
+def cpu_waits(thread: int) -> float | None:
+    """Return for how many seconds a thread of this process was ready to run and had no CPU; None if that is unknown.
 
     The second number of ``schedstat`` (the kernel's Documentation/scheduler/sched-stats.rst), in nanoseconds. It grows
     while a cgroup's CPU limit is used up, and on a machine with more work than CPUs.
@@ -169,4 +171,4 @@ def cpu_waits(thread: int) -> float:
         with open(f"/proc/self/task/{thread}/schedstat") as file:  # noqa: PTH123 - the worker imports little
             return int(file.read().split()[1]) / 1e9
     except (OSError, IndexError, ValueError):
-        return 0.0
+        return None

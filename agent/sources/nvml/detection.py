@@ -1,5 +1,6 @@
 """Detect whether this node can have NVML by reading files, without a process and without the library."""
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -44,13 +45,13 @@ def gpus_on_bus(sysfs: Path) -> int:
 def gpus_of_driver(sysfs: Path, *, proc: Path) -> frozenset[PciAddress]:
     """Return the GPUs to which NVIDIA's driver is bound; none if an operator has excluded some from its use.
 
-    Which ones are excluded, the driver's parameters tell by UUID only (``NVreg_ExcludedGpus``).
+    Which ones are excluded, the driver's parameters tell by UUID only (``NVreg_ExcludedGpus``). If these cannot be
+    read, none counts as excluded: a GPU that NVML does not list is Unknown then, rather than not there.
     """
-    try:
-        parameters = kernel_files.read(proc / "driver" / "nvidia" / "params") or ""
-    except OSError:
-        return frozenset()
-    if _EXCLUDED.search(parameters) is not None:
+    parameters: str | None = None
+    with contextlib.suppress(OSError):
+        parameters = kernel_files.read(proc / "driver" / "nvidia" / "params")
+    if parameters is not None and _EXCLUDED.search(parameters) is not None:
         return frozenset()
     found = (Path(function) for function in _functions(sysfs) if _is_gpu(function))
     return frozenset(PciAddress.parse(gpu.name) for gpu in found if (gpu / "driver").resolve().name == _DRIVER)

@@ -30,7 +30,7 @@ class Process:
         self.now = 1000.0
         self.waits: list[float] = []
         self.throttled = 0.0
-        self.waited = 0.0
+        self.waited: float | None = 0.0
         self.calls = Calls(
             deadline=DEADLINE,
             announce=self.announced.append,
@@ -50,7 +50,8 @@ class Process:
         self.waits.append(timeout)
         lasted = self.stopped if self.input else timeout + self.stopped
         self.now += lasted
-        self.waited += self.throttled * lasted
+        if self.waited is not None:
+            self.waited += self.throttled * lasted
         return reading if self.input else [], writing, errors
 
     def wait(self, seconds: float) -> None:
@@ -192,6 +193,16 @@ def test_call_that_hangs_on_a_machine_short_of_cpus_is_announced(process: Proces
         assert process.announced[-1] == "cuEventSynchronize", "it has not returned"
 
 
+def test_waits_before_a_failed_read_are_not_credited(process: Process) -> None:
+    """The kernel counts them since the thread's start: they could excuse a hang for as long."""
+    process.waited = None
+    with process.calls.during("cuEventSynchronize"):
+        process.wait(0.5 * DEADLINE)
+        process.waited = 1000.0
+        process.wait(DEADLINE)
+        assert process.announced[-1] == "cuEventSynchronize"
+
+
 def test_call_is_announced_while_stdin_is_always_readable(process: Process) -> None:
     process.input, process.stopped = True, 0.1
     with process.calls.during("nvmlEventSetWait"):
@@ -208,9 +219,9 @@ def test_kernel_counts_the_time_without_a_cpu() -> None:
     def spin() -> None:
         os.sched_setaffinity(0, {min(cpus)})
         began, mine = time.monotonic(), threading.get_native_id()
-        while cpu_waits(mine) < 0.02 and time.monotonic() - began < 60:
+        while (cpu_waits(mine) or 0.0) < 0.02 and time.monotonic() - began < 60:
             hashlib.sha256(bytes(1 << 20))  # without the interpreter's lock, for which a thread would sleep
-        waits.append(cpu_waits(mine))
+        waits.append(cpu_waits(mine) or 0.0)
 
     threads = [threading.Thread(target=spin) for _ in range(2)]
     for thread in threads:
@@ -218,4 +229,4 @@ def test_kernel_counts_the_time_without_a_cpu() -> None:
     for thread in threads:
         thread.join()
     assert max(waits) >= 0.02
-    assert cpu_waits(0) == 0.0
+    assert cpu_waits(0) is None

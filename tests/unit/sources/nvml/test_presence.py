@@ -64,6 +64,11 @@ def test_gpus_of_the_driver_are_those_bound_to_it(
     assert {str(pci) for pci in detection.gpus_of_driver(sysfs, proc=tmp_path)} == expected
 
 
+def test_parameters_that_cannot_be_read_exclude_no_gpu(sysfs: Path, tmp_path: Path) -> None:
+    (tmp_path / "driver" / "nvidia" / "params").mkdir(parents=True)
+    assert {str(pci) for pci in detection.gpus_of_driver(sysfs, proc=tmp_path)} == {"0000:41:00.0"}
+
+
 def test_machine_without_pci_bus_has_no_gpus(tmp_path: Path) -> None:
     assert detection.gpus_on_bus(tmp_path) == 0
 
