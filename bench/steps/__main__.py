@@ -1,13 +1,13 @@
 """Measure the time from a fault to the next training step, for each way to restart a trainer or a gang of trainers.
 
 One pod after another runs the same trainer with JAX on the CPU, which compiles its step, saves a checkpoint every ten
-steps, and fails several times. The ways: a Job, kubelet's restart, a loop in the container, kubemend's swap without and
-with the component ``caches``, kubemend's launcher with a warm spare, and the same launcher by order of the agent, for
-an Xid that this program writes into the stand-in of the kernel log. A launcher's trainer fails when its spare is ready;
-``had_spare`` shows where none was after five minutes. Then one gang after another trains the same model,
-of fewer layers, a part of the batch in each pod. One member fails, and all must be restarted: by upstream's JobSet
-controller, in two ways, by loops in the containers, and by kubemend's round, without and with launchers that keep a
-spare of each member.
+steps, and fails several times. The ways: a Job, kubelet's restart, a loop in the container, kubemend's swap alone, with
+kept paths and with the component ``caches``, kubemend's launcher with a warm spare, and the same launcher by order of
+the agent, for an Xid that this program writes into the stand-in of the kernel log. A launcher's trainer fails when its
+spare is ready; ``had_spare`` shows where none was after five minutes. Then one gang after another trains the same
+model, of fewer layers, a part of the batch in each pod. One member fails, and all must be restarted: by upstream's
+JobSet controller, in two ways, by loops in the containers, and by kubemend's round, without and with launchers that
+keep a spare of each member.
 
 ``--fault hang``: the trainer stops without an end. kubemend sees that by its heartbeat file, a Job, kubelet and
 upstream by a liveness probe that looks at the same file; what has neither sees no hang. ``--fault lost-node``, for
@@ -84,13 +84,14 @@ def _with_ratios(ways: Json, *, base: str) -> Json:
 def with_run(known: Json, run: Json, *, fault: arms.Fault) -> Json:
     """Return the content of a file of figures with those of a run in place of earlier ones of the same fault.
 
-    A run of gangs alone leaves the trainers that are alone as they are.
+    A run of gangs alone leaves the trainers that are alone as they are, and the other way round.
     """
     if fault is not arms.Fault.EXIT:
         return {**known, fault.value: run}
     if "ways" in known and "ways" not in run:
         return {**known, "gang": {**run["gang"], "machine": run["machine"]}}
-    return {**run, **{name: known[name] for name in _OWN_RUNS if name in known}}
+    gang = {"gang": {"machine": known["machine"], **known["gang"]}} if "gang" in known else {}
+    return {**gang, **run, **{name: known[name] for name in _OWN_RUNS if name in known}}
 
 
 async def _measure_alone(wanted: tuple[str, ...], plan: arms.Plan, *, directory: Path) -> Json:

@@ -75,8 +75,9 @@ NO_SPARE: Final = "not measured: the pods that are created again have no spare, 
 class Arm:
     """Define one way. ``command`` runs the trainer; ``{python}`` and ``{train}`` stand for their paths.
 
-    ``own_cache``: the trainer sets its cache directory itself. ``survives``: its faults are Xids that do not end it.
-    ``prepares``: the trainer takes from its prepare function what a spare has built and compiled.
+    ``own_cache``: the trainer sets its cache directory itself. ``keeps``: each restart moves that directory to the new
+    container. ``survives``: its faults are Xids that do not end it. ``prepares``: the trainer takes from its prepare
+    function what a spare has built and compiled.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Arm:
     annotations: Mapping[str, str] = field(default_factory=dict)
     restart_policy: str = "OnFailure"
     own_cache: bool = True
+    keeps: bool = False
     by_job: bool = False
     survives: bool = False
     prepares: bool = False
@@ -109,6 +111,7 @@ class Arm:
 
 
 _OPTED_IN: Final = {"kubemend.io/restart": "InPlace"}
+_NO_VOLUME: Final = {**_OPTED_IN, "kubemend.io/cache": "Off"}
 _BY_PROCESS: Final = {"kubemend.io/strategy": "process"}
 _LAUNCHED: Final = f"exec {{python}} {{launcher}} --max-restarts {_RESTARTS}"
 _LAUNCHED_MEMBER: Final = "exec {python} {launcher} --max-restarts 0 {spare} -- {python} {train}"
@@ -117,7 +120,13 @@ ARMS: Final = (
     Arm("job", "the Job controller creates another pod", restart_policy="Never", by_job=True),
     Arm("kubelet", "kubelet restarts the container"),
     Arm("process", "a loop in the container starts the process again, as torchrun --max-restarts does", _LOOP),
-    Arm("swap", "kubemend's swap, caches in the writable layer", annotations={**_OPTED_IN, "kubemend.io/cache": "Off"}),
+    Arm("swap", "kubemend's swap, caches in the writable layer", annotations=_NO_VOLUME),
+    Arm(
+        "swap-keep",
+        "kubemend's swap, caches in the writable layer and kept by annotation",
+        annotations=_NO_VOLUME,
+        keeps=True,
+    ),
     Arm(
         "swap-caches",
         "kubemend's swap with the component caches (emptied before the third restart)",
@@ -339,7 +348,8 @@ def objects(arm: Arm, plan: Plan, *, node: str, records: Path) -> tuple[str, Jso
     metadata: Json = {"name": arm.name, "namespace": "default"}
     if not arm.by_job:
         heartbeat = _heartbeat(plan) if arm.annotations else {}
-        annotated = {**metadata, "annotations": {**arm.annotations, **heartbeat}}
+        kept = {"kubemend.io/keep": ",".join(plan.program.own_cache.values())} if arm.keeps else {}
+        annotated = {**metadata, "annotations": {**arm.annotations, **heartbeat, **kept}}
         return "pods", {"apiVersion": "v1", "kind": "Pod", "metadata": annotated, "spec": spec}
     template = {"spec": {"backoffLimit": _RESTARTS, "template": {"spec": spec}}}
     return "jobs", {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, **template}

@@ -89,6 +89,7 @@ WAYS: Final = (
     Way("agent-process", compiled=True),
     Way("process", compiled=True),
     Way("swap"),
+    Way("swap-keep", compiled=True, most_faults=1),
     Way("kubelet", most_faults=1),
     Way("swap", compiled=True, most_faults=1),
     Way("swap-caches", most_faults=1),

@@ -101,6 +101,8 @@ def test_each_way_runs_the_same_trainer_with_its_own_restart_policy(arm: arms.Ar
     names = {each["name"] for each in container["env"]}
     assert ("JAX_COMPILATION_CACHE_DIR" in names) == arm.own_cache
     assert ("STEPS_TRIGGER" in names) == ("kubemend_run.py" in container["command"][-1]), "it waits for its spare"
+    kept = made["metadata"].get("annotations", {}).get("kubemend.io/keep")
+    assert kept == (arms.CACHE if arm.keeps else None)
 
 
 @pytest.mark.parametrize("arm", arms.GANG_ARMS, ids=lambda arm: arm.name)
@@ -169,13 +171,24 @@ def test_faults_are_named_for_people() -> None:
 
 
 def test_file_of_figures_keeps_the_runs_of_other_faults() -> None:
-    known = program.with_run({}, {"ways": "ended"}, fault=arms.Fault.EXIT)
+    known = program.with_run({}, {"machine": "one core", "ways": "ended"}, fault=arms.Fault.EXIT)
     known = program.with_run(known, {"ways": "hung"}, fault=arms.Fault.HANG)
     known = program.with_run(known, {"gang": "lost"}, fault=arms.Fault.LOST_NODE)
-    known = program.with_run(known, {"ways": "ended again"}, fault=arms.Fault.EXIT)
-    known = program.with_run(known, {"machine": "two cores", "gang": {"ways": "gangs"}}, fault=arms.Fault.EXIT)
+    known = program.with_run(known, {"machine": "one core", "ways": "ended again"}, fault=arms.Fault.EXIT)
+    own = {"machine": "one core", "ways": "ended again"}
     others = {"hang": {"ways": "hung"}, "lost-node": {"gang": "lost"}}
-    assert known == {"ways": "ended again", "gang": {"ways": "gangs", "machine": "two cores"}, **others}
+    assert known == {**own, **others}
+    known = program.with_run(known, {"machine": "two cores", "gang": {"ways": "gangs"}}, fault=arms.Fault.EXIT)
+    gang = {"gang": {"ways": "gangs", "machine": "two cores"}}
+    assert known == {**own, **others, **gang}, "gangs leave the trainers that are alone as they are"
+    known = program.with_run(known, {"machine": "four cores", "ways": "ended fast"}, fault=arms.Fault.EXIT)
+    assert known == {"machine": "four cores", "ways": "ended fast", **others, **gang}, "and the other way round"
+
+
+def test_gangs_of_a_run_with_both_keep_its_machine() -> None:
+    both = {"machine": "one core", "ways": "ended", "gang": {"ways": "gangs"}}
+    known = program.with_run(both, {"machine": "two cores", "ways": "ended again"}, fault=arms.Fault.EXIT)
+    assert known["gang"] == {"ways": "gangs", "machine": "one core"}
 
 
 @pytest.mark.parametrize("way", gpu.WAYS, ids=lambda way: way.name)
