@@ -118,7 +118,7 @@ class RestartProofs:
             fault.action.severity >= ActionClass.RESTART_APP.severity
             for fault in self._verdict_store.active_faults(key)
         )
-        return active or key == device or self._now() - self._verdict_store.last_fault(key) < device_proof.FRESH
+        return active or key == device or self._verdict_store.since_fault(key) < device_proof.FRESH
 
     def _ended(self, subject: Subject, results: Sequence[DeviceProof], verdicts: Mapping[DeviceId, Verdict]) -> None:
         """Count and log the results; submit those that accuse a GPU as findings."""

@@ -33,13 +33,18 @@ class VerdictStore:
         catalog: Catalog = EMPTY,
         is_there: Callable[[str], bool | None] = lambda _: None,
         now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``is_there`` returns whether a device that is no GPU is present; None: unknown."""
+        """``is_there`` returns whether a device that is no GPU is present; None: unknown.
+
+        ``now`` is Unix time; ``clock`` counts the time since a fault, however that is set.
+        """
         self._store = store
         self._metrics = metrics
         self._catalog = catalog
         self._is_there = is_there
         self._now = now
+        self._clock = clock
         self._state = fold.HealthState(boot_id=boot_id)
         self._boot_id = boot_id
         self._history = recurrence.History()
@@ -47,7 +52,7 @@ class VerdictStore:
         self._folded_before = ""
         self._inventory = DeviceInventory()
         self._names: dict[str, str] = {}
-        self._last_faults: dict[str, float] = {}
+        self._last_faults: dict[str, float] = {}  # by ``clock``
 
     async def load(self) -> None:
         """Load the verdicts of a previous agent. A reboot since then is evidence (``fold.after_reboot``).
@@ -78,7 +83,8 @@ class VerdictStore:
         if not self.was_folded(finding):
             self._fold(finding, device=device, pod=pod)
         if finding.action.severity >= ActionClass.RESTART_APP.severity and finding.kind not in fold.EVIDENCE:
-            self._last_faults[device] = max(finding.observed_at, self._last_faults.get(device, 0.0))
+            seen = self._clock() - max(0.0, self._now() - finding.observed_at)
+            self._last_faults[device] = max(seen, self._last_faults.get(device, seen))
         return device
 
     def _fold(self, finding: Finding, *, device: str, pod: str) -> None:
@@ -119,12 +125,12 @@ class VerdictStore:
         """Return a device's active faults."""
         return self._state.active_faults(self.name(device))
 
-    def last_fault(self, device: str) -> float:
-        """Return when a device last had a fault that calls for more than observation, since this agent's start.
+    def since_fault(self, device: str) -> float:
+        """Return the seconds since a device last had a fault that calls for more than observation.
 
-        Unix time; 0 if it had none.
+        Infinity if it had none since this agent's start.
         """
-        return self._last_faults.get(self.name(device), 0.0)
+        return self._clock() - self._last_faults.get(self.name(device), float("-inf"))
 
     def key(self, where: DeviceLocator, *, inventory: DeviceInventory) -> str:
         """Return the store's name of the located device."""
@@ -147,6 +153,9 @@ class VerdictStore:
         moved = set(here.values())
         self._names = {name: uuid for name, uuid in self._names.items() if uuid not in moved} | here
         self._state = fold.renamed(self._state, self._names)
+        for name in self._last_faults.keys() & self._names.keys():
+            seen, current = self._last_faults.pop(name), self._names[name]
+            self._last_faults[current] = max(seen, self._last_faults.get(current, seen))
         there = {gpu.uuid for gpu in inventory.gpus} | self.devices()
         self._metrics.forget({*self._names, *(gpu.uuid for gpu in before.gpus)} - there)
 

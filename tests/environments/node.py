@@ -38,6 +38,7 @@ class NodeEnv:
     catalog: Catalog = EMPTY
     is_there: Callable[[str], bool | None] = lambda _: None
     ledger_now: Callable[[], float] = time.time
+    ledger_clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.registry)
@@ -48,6 +49,7 @@ class NodeEnv:
             catalog=self.catalog,
             is_there=self.is_there,
             now=self.ledger_now,
+            clock=self.ledger_clock,
         )
 
     def publisher(self) -> ConditionPublisher:

@@ -57,6 +57,13 @@ async def test_fault_before_driver_start_counts_afterwards(verdict_store: Verdic
     assert verdict_store.active_faults(device) == verdict_store.active_faults(UUID)
 
 
+async def test_time_since_a_fault_counts_on_when_the_driver_has_named_the_gpu(verdict_store: VerdictStore) -> None:
+    before = verdict_store.since_fault(UUID)
+    verdict_store.apply(dataclasses.replace(OFF_THE_BUS, observed_at=1000.0), inventory=NOT_YET)
+    verdict_store.verdict(UUID, inventory=KNOWN)
+    assert (before, verdict_store.since_fault(UUID) < 600.0) == (float("inf"), True)
+
+
 async def test_fault_on_lost_gpu_counts_for_its_uuid(verdict_store: VerdictStore) -> None:
     assert verdict_store.verdict(UUID, inventory=KNOWN).health is Health.HEALTHY
     verdict_store.apply(OFF_THE_BUS, inventory=LOST)
