@@ -4,23 +4,38 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from bench.rig import SECONDS
 from hack.devnode import node, trainer
 from hack.devnode.observer import Observer
 from hack.fakenvml import control as nvml_control
+from kubemend.agent.reporters import pod_conditions
+from kubemend.agent.reporters.allowances import Allowances
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import paths
+
+_OTHER_WRITES: Final = 5
+"""Writes of the pod's conditions that no toggle causes: its first ones, and Unknown while the driver hangs."""
+
+_POD: Final = "the pod"
+
+
+def _allowance() -> Allowances:
+    return Allowances(burst=pod_conditions.BURST - _OTHER_WRITES, refill=pod_conditions.REFILL)
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Watch one pod's condition: its status, and its arrival time (``time.perf_counter``). The pod holds ``gpu``."""
+    """Watch one pod's condition: its status, and its arrival time (``time.perf_counter``). The pod holds ``gpu``.
+
+    ``allowance`` is that of the pod's writes.
+    """
 
     gpu: int
     seen: "asyncio.Queue[tuple[str, float]]"
+    allowance: Allowances = field(default_factory=_allowance)
 
     async def until(self, status: str) -> float:
         """Return when the condition changed to that status. Raises TimeoutError."""
@@ -33,15 +48,18 @@ class Arrivals:
     async def toggled(self, *, times: int, toggle: Callable[[bool], object], fixed: str = "True") -> list[float]:
         """Break and fix the GPU alternately; return the seconds from each to the condition's arrival.
 
+        Each waits until the agent may write at once: beyond a pod's allowance, its wait for that would be measured.
         ``fixed`` is the status after a fix. In the end the GPU is fixed: an odd number is followed by a fix that is not
         measured.
         """
-        took = []
+        took, now = [], asyncio.get_running_loop().time
         for number in range(times + times % 2):
             broken = number % 2 == 0
+            await asyncio.sleep(max(0.0, self.allowance.next_at(_POD) - now()))
             began = time.perf_counter()
             toggle(broken)
             took.append(await self.until("False" if broken else fixed) - began)
+            self.allowance.spend(_POD, now=now())
         return took[:times]
 
 

@@ -12,7 +12,7 @@ import enum
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 import structlog
 
@@ -25,6 +25,12 @@ from kubemend.common import aio, contained
 from kubemend.common.kube import client, errors, paths
 
 log = structlog.get_logger(__name__)
+
+BURST: Final = 30
+"""Writes of one pod that are made at once. A restart takes four."""
+
+REFILL: Final = 2.0
+"""Seconds until one pod may have another write, once it has had its burst."""
 
 
 class Outcome(enum.Enum):
@@ -68,8 +74,8 @@ class PodConditionReporter:
         clock: Callable[[], float] = time.time,
         spacing: float = 0.05,
         repair_after: float = 10.0,
-        burst: int = 30,
-        refill: float = 2.0,
+        burst: int = BURST,
+        refill: float = REFILL,
         parallel: int = 8,
         max_pods: int = 1000,
     ) -> None:
@@ -78,7 +84,7 @@ class PodConditionReporter:
         ``look_up`` returns the watched view of a pod (conditions of a previous agent are adopted from it); ``clock``
         returns Unix seconds. ``spacing`` and ``repair_after`` are in seconds: for ``repair_after`` seconds after a
         write, another writer's change to the same condition is left alone, so that two agents never fight at full
-        speed. ``burst`` writes of one pod are made at once (a restart takes four), then one each ``refill`` seconds.
+        speed.
         """
         self._api = api
         self._look_up = look_up
