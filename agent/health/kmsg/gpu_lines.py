@@ -50,9 +50,9 @@ class GpuLines:
 
     def _xid(self, line: xid.XidLine, *, seen: LineContext) -> Finding:
         fault = FaultKey(FindingKind.XID, line.code)
-        nvlink = nvlink5.parse(line.text)
+        nvlink = nvlink5.parse(line.drivers_text)
         rule = self._catalog.subcode(fault, nvlink.registers) if nvlink is not None else None
-        place = gpu_place.parse(line.text) if line.code in _PLACED else gpu_place.NOWHERE
+        place = gpu_place.parse(line.drivers_text) if line.code in _PLACED else gpu_place.NOWHERE
         return line_findings.make(
             fault.kind,
             code=fault.code,

@@ -4,7 +4,7 @@ import random
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bench import kernel_log_fuzz
@@ -53,6 +53,45 @@ def test_any_text_inserted_into_a_line_is_tolerated(sample: str, stuffing: str, 
 
     for finding in read(line):
         assert list(kernel_log_fuzz.inventions(finding, text=line)) == []
+
+
+NAMES = (
+    "a, Nonfatal",
+    "Fatal,\tx, Fatal",
+    "a, (GPC1,TPC2)",
+    "(GPC 7, TPC 7)",
+    "x, pid=1",
+    "79, x",
+    "): 79, y",
+    "a\n, b",
+)
+DRIVERS = (
+    "31, pid=7, name={}, Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC3 GPCCLIENT_T1_5 faulted @ 0x0",
+    "13, pid=7, name={}, Graphics Exception: channel 0x0000000a, Class 0000cbc0, Offset 00000510, Data 0017e2ac",
+    "13, pid=7, name={}, Graphics SM Warp Exception on (GPC 2, TPC 0, SM 1): Out Of Range Address",
+    "43, pid=7, name={}, channel 0x0000000a",
+    "45, pid=7, name={}, Ch 00000001 caused by previous Xid 149",
+    "145, pid=7, name={}, RLW_REMAP Fatal XC0 i0 Link 03 (0x00000004 0x00000001 0x00000000 0x00000000)",
+    "149, pid=7, name={}, an unknown form",
+    "154, pid=7, name={}, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
+)
+
+
+@pytest.mark.parametrize("line", DRIVERS)
+@given(name=st.sampled_from(NAMES) | st.text(max_size=15) | st.text("a, FatlNon()GPCTX:=0157\t", max_size=15))
+def test_name_of_a_process_changes_nothing_but_what_people_read(line: str, name: str) -> None:
+    """A line with a name such as ``IN=`` gives no finding at all (``kmsg.provenance``)."""
+    assume("IN=" not in name)
+    (named,) = read(f"NVRM: Xid (PCI:0000:41:00): {line.format(name)}")
+    (plain,) = read(f"NVRM: Xid (PCI:0000:41:00): {line.format('python3')}")
+    for found in (named, plain):
+        assert found.pid == 7
+    assert (named.code, named.action, named.device, named.evidence) == (
+        plain.code,
+        plain.action,
+        plain.device,
+        plain.evidence,
+    )
 
 
 @pytest.mark.parametrize("text", SAMPLES)

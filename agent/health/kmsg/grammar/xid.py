@@ -24,7 +24,7 @@ _XID = re.compile(
     (?P<code>\d{1,9})
     (?:\s*,\s*|\s+|$)                                       # some driver versions leave the comma out
     (?:pid=(?P<pid>\d{1,10}|'?<unknown>'?)(?:\s*,\s*|\s+|$))?
-    (?:name=(?P<name>.*?)(?:,\s+|,?\s*$))?                  # may hold spaces, brackets and colons, but no comma
+    (?:name=(?P<name>.*?)(?:,\s+|,?\s*$))?                  # may hold spaces, brackets and colons
     (?P<text>.*)
     """,
     re.VERBOSE | re.IGNORECASE | re.DOTALL | re.ASCII,
@@ -33,13 +33,17 @@ _CAUSED_BY = re.compile(r"caused by previous Xid\s+(\d{1,9})\b", re.IGNORECASE)
 _RECOVERY = re.compile(r"recovery action changed from .{0,80}? to (0x[0-9a-f]{1,8}|\d{1,9})\b", re.IGNORECASE)
 _SEVERITY = re.compile(r"\b(non-?)?fatal\b", re.IGNORECASE)
 _RECOVERY_ACTION_CHANGED = "154"
+_LONGEST_NAME = 15
+"""Characters of a process's name at most (TASK_COMM_LEN in the kernel's include/linux/sched.h, less the zero)."""
 
 
 @dataclass(frozen=True, slots=True)
 class XidLine:
     """One Xid line. ``pid`` and ``name`` are None where the driver did not know them.
 
-    ``recovery_action`` is the new value that an Xid 154 announces, as NVML's number.
+    A process chooses its name, which may hold a comma: ``name`` and ``text`` are for people. ``drivers_text`` is the
+    part of the text that is the driver's, whatever the name is. ``recovery_action`` is the new value that an Xid 154
+    announces, as NVML's number.
     """
 
     pci: PciAddress
@@ -49,6 +53,7 @@ class XidLine:
     pid: int | None = None
     name: str | None = None
     text: str = ""
+    drivers_text: str = ""
     caused_by: str | None = None
     severity: str | None = None
     recovery_action: str | None = None
@@ -59,7 +64,7 @@ def parse(text: str) -> XidLine | None:
     match = _XID.match(text)
     if match is None:
         return None
-    code, rest = str(int(match["code"])), match["text"].strip()
+    code, rest = str(int(match["code"])), _drivers_text(match).strip()
     caused_by = _CAUSED_BY.search(rest)
     severity = _SEVERITY.search(rest)
     return XidLine(
@@ -69,11 +74,21 @@ def parse(text: str) -> XidLine | None:
         compute_instance=_number(match["ci"]),
         pid=_number(match["pid"]) or None,  # the driver's 0 is the kernel, not a process
         name=_known(match["name"]),
-        text=rest,
+        text=match["text"].strip(),
+        drivers_text=rest,
         caused_by=str(int(caused_by[1])) if caused_by is not None else None,
         severity=("Non-fatal" if severity[1] else "Fatal") if severity is not None else None,
         recovery_action=_recovery_action(rest) if code == _RECOVERY_ACTION_CHANGED else None,
     )
+
+
+def _drivers_text(match: re.Match[str]) -> str:
+    """Return the text after the last place at which the name may end."""
+    if match["name"] is None:
+        return match["text"]
+    begin = match.start("name")
+    end = match.string.rfind(", ", begin, begin + _LONGEST_NAME + len(", "))
+    return match.string[end + len(", ") :] if end > match.end("name") else match["text"]
 
 
 def _number(text: str | None) -> int | None:
