@@ -169,6 +169,8 @@ class AppFaultHandler:
             with contained.within(contained.Part.FAULT, target):
                 request = await self._request(recorded, target, found)
                 await access.restarts.submit(replace(request, followed=programs))
+        if found.how is AttributionResult.PROCESS_UNREPORTED:
+            return lambda: aio.first_of(_awaited(over), self._until_named(recorded))
         return self._once(over, recorded)
 
     def _once(self, over: Callable[[], Awaitable[None]], recorded: RecordedFinding) -> Callable[[], Awaitable[None]]:
@@ -221,24 +223,31 @@ class AppFaultHandler:
     async def _superseded_by_attributed_report(self, recorded: RecordedFinding) -> bool:
         """Return whether another report of the same event names the process that this one lacks.
 
-        NVML reports an Xid without the process, the kernel log with it. Without this check the agent would blame the
-        GPU's holder for the fault of a process outside all pods.
+        NVML reports an Xid without the process, as does the first line of some. Without this check the agent would
+        blame the GPU's holder for the fault of a process outside all pods.
         """
-        finding, events = recorded.finding, _events(recorded)
+        finding = recorded.finding
         if finding.pid is not None:
             async with self._newly_named:
-                self._named.update(dict.fromkeys(events, finding.observed_at))
+                self._named.update(dict.fromkeys(_events(recorded), finding.observed_at))
                 self._newly_named.notify_all()
             return False
 
-        def named() -> bool:
-            windows = (self._timeouts.twin_window, self._timeouts.codes_window)
-            return any(
-                abs(self._named.get(event, float("-inf")) - finding.observed_at) <= window
-                for event, window in zip(events, windows, strict=False)
-            )
+        is_named = functools.partial(self._is_named, recorded)
+        return await aio.holds_within(self._timeouts.twin, self._newly_named, is_named)
 
-        return await aio.holds_within(self._timeouts.twin, self._newly_named, named)
+    def _is_named(self, recorded: RecordedFinding) -> bool:
+        """Return whether a report that names the process is of the same event."""
+        windows = (self._timeouts.twin_window, self._timeouts.codes_window)
+        return any(
+            abs(self._named.get(event, float("-inf")) - recorded.finding.observed_at) <= window
+            for event, window in zip(_events(recorded), windows, strict=False)
+        )
+
+    async def _until_named(self, recorded: RecordedFinding) -> None:
+        """Wait until another report names the process, and has an end of its own: the kernel log may be read late."""
+        async with self._newly_named:
+            await self._newly_named.wait_for(functools.partial(self._is_named, recorded))
 
     async def _attribute(self, recorded: RecordedFinding) -> Attribution:
         """Attribute the finding as soon as kubelet and the runtime report the necessary facts."""
@@ -373,6 +382,10 @@ def _events(recorded: RecordedFinding) -> tuple[_Event, ...]:
     if finding.kind is FindingKind.XID and finding.action is ActionClass.RESTART_APP:
         return (same_code, (recorded.device, finding.kind, _ANY_PROGRAM_ERROR))
     return (same_code,)
+
+
+async def _awaited(work: Callable[[], Awaitable[None]]) -> None:
+    await work()
 
 
 async def _at_once() -> None:

@@ -81,11 +81,14 @@ class FindingQueue:
 
 
 CALM: Final = 1.0
-"""Seconds within which the same fault of the same process on the same device counts as a duplicate."""
+"""Seconds within which a source's reports of one fault of a process on a device count as duplicates.
+
+NVML's are none of the kernel log's: they are attributed differently (``agent.health.state.attribution``).
+"""
 
 _MOST_FAULTS = 4096
 
-_Fault = tuple[str, FindingKind, str, int | None, ActionClass]
+_Fault = tuple[str, Source, FindingKind, str, int | None, ActionClass]
 
 
 class FindingDeduplicator:
@@ -98,7 +101,7 @@ class FindingDeduplicator:
     def is_duplicate(self, finding: Finding, *, device: str) -> bool:
         """Return whether the same fault was handled less than ``CALM`` seconds ago; if not, record it now."""
         now = self._clock()
-        fault = (device, finding.kind, finding.code, finding.pid, finding.action)
+        fault = (device, finding.source, finding.kind, finding.code, finding.pid, finding.action)
         if now - self._acted.get(fault, float("-inf")) < CALM:
             return True
         if len(self._acted) >= _MOST_FAULTS:

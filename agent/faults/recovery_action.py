@@ -23,7 +23,7 @@ _MOST_POLLS = 32
 process each time, and the fault stays until the driver needs nothing.
 """
 
-_Question = tuple[str, FindingKind, str, int | None]
+_Question = tuple[str, FindingKind, str, int | None, Source]
 
 
 class RecoveryActionQuery:
@@ -73,14 +73,13 @@ class RecoveryActionQuery:
     def _begin(self, question: _Question) -> None:
         """Open a question. If that is one too many of its fault, end the oldest.
 
-        A report without a process ends with it: it means the device's holder only if no other one names the process
+        Reports without a process end with it: they mean the device's holder only if no other one names the process
         (``AppFaultHandler``).
         """
         self._open[question] = None
-        device, kind, code, _ = question
-        of_fault = [each for each in self._open if each[:3] == (device, kind, code)]
+        of_fault = [each for each in self._open if each[:3] == question[:3]]
         if len(of_fault) > _MOST_POLLS:
-            for ended in (of_fault[0], (device, kind, code, None)):
+            for ended in (of_fault[0], *(each for each in of_fault if each[3] is None)):
                 self._open.pop(ended, None)
 
     async def _poll(self, recorded: RecordedFinding) -> bool:
@@ -120,7 +119,8 @@ class RecoveryActionQuery:
 
 
 def _question(recorded: RecordedFinding) -> _Question:
-    return recorded.device, recorded.finding.kind, recorded.finding.code, recorded.finding.pid
+    finding = recorded.finding
+    return recorded.device, finding.kind, finding.code, finding.pid, finding.source
 
 
 def _previous_finding(active_fault: fold.ActiveFault, *, device: str) -> Finding:

@@ -1,8 +1,9 @@
 """Attribute a finding to containers. Pure.
 
 There are two questions. *Concerned* are all holders of the device: their pods' conditions show it. *To restart* is only
-the container that the evidence names: that of the process in the log line, or the only holder. A fault in a monitoring
-process on the host must not end the program on the same GPU.
+the container that the evidence names: that of the process in the log line, or the only holder if the kernel knows no
+process. A fault in a monitoring process on the host must not end the program on the same GPU. NVML names no process of
+any fault, so its report alone restarts nothing: the kernel log has the same fault, with the process.
 """
 
 import enum
@@ -10,12 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.findings import Finding
+from kubemend.agent.model.findings import Finding, Source
 from kubemend.agent.model.workloads import ContainerId, ContainerRef
 
 
 class AttributionResult(enum.Enum):
-    """How the container to restart was found, or why there is none."""
+    """How the container to restart was found, or why there is none.
+
+    ``PROCESS_UNREPORTED``: only NVML has reported the fault.
+    """
 
     PROCESS = "Process"
     SOLE_HOLDER = "SoleHolder"
@@ -24,6 +28,7 @@ class AttributionResult(enum.Enum):
     PROCESS_PUT_IN = "ProcessPutIn"
     PROCESS_GONE = "ProcessGone"
     PROCESS_FOREIGN = "ProcessForeign"
+    PROCESS_UNREPORTED = "ProcessUnreported"
     SEVERAL_HOLDERS = "SeveralHolders"
     NO_HOLDER = "NoHolder"
     HOLDERS_UNKNOWN = "HoldersUnknown"
@@ -85,4 +90,6 @@ def attribute(
         return Attribution((), (), AttributionResult.NO_HOLDER)
     if len(known) > 1:
         return Attribution(known, (), AttributionResult.SEVERAL_HOLDERS)
+    if finding.source is Source.NVML:
+        return Attribution(known, (), AttributionResult.PROCESS_UNREPORTED)
     return Attribution(known, known, AttributionResult.SOLE_HOLDER)

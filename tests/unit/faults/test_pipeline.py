@@ -168,38 +168,6 @@ async def test_pipeline_process_in_line_names_container(env: PipelineEnv) -> Non
     assert await request.lapsed() == "process 4242, which the fault hit, has ended"
 
 
-async def test_pipeline_finding_without_process_hits_only_holder(env: PipelineEnv) -> None:
-    env.queue.submit(xid(94, source=Source.NVML))
-    assert (await env.restarted()).target == TRAINER
-
-
-async def test_pipeline_finding_with_two_holders_restarts_none(env: PipelineEnv) -> None:
-    env.holders.hold(TRAINER, MONITOR)
-    env.queue.submit(xid(94, source=Source.NVML))
-    await env.nothing_restarted()
-
-
-async def test_pipeline_fault_of_host_process_restarts_none_despite_nvml(env: PipelineEnv) -> None:
-    env.processes.add(77, container=None)
-    env.queue.submit(xid(31, source=Source.NVML))  # without a pid, and first
-    env.queue.submit(xid(31, pid=77))
-    await env.nothing_restarted()
-
-
-async def test_pipeline_program_error_without_process_takes_that_of_another_code(env: PipelineEnv) -> None:
-    env.processes.add(77, container=None)
-    env.queue.submit(xid(13))  # the driver names the process of a stack overflow in the Xid 43 after it
-    env.queue.submit(xid(43, pid=77))
-    await env.nothing_restarted()
-
-
-async def test_pipeline_fault_of_another_code_a_second_later_is_its_own(env: PipelineEnv) -> None:
-    env.processes.add(77, container=None)
-    env.queue.submit(xid(31, pid=77))
-    env.queue.submit(xid(94, source=Source.NVML, observed_at=101.0))
-    await env.restarted()
-
-
 async def test_pipeline_fault_of_device_does_not_take_process_of_another_code(env: PipelineEnv) -> None:
     env.queue.submit(xid(43, pid=4242))
     await env.restarted()
@@ -459,16 +427,6 @@ async def test_pipeline_storm_restarts_once_and_is_counted(env: PipelineEnv) -> 
         while env.metrics.findings_damped.labels("Xid")._value.get() < 999:  # noqa: ASYNC110 - a counter
             await asyncio.sleep(0)
     assert env.restarts.requests.empty()
-
-
-async def test_pipeline_silent_kubelet_does_not_mean_no_holder(env: PipelineEnv) -> None:
-    env.holders.allocations = Allocations(known=False)
-    env.queue.submit(xid(94, source=Source.NVML))
-    await asyncio.sleep(0.1)
-    assert env.restarts.requests.empty()
-    assert not env.queue.idle()  # so the source does not forget it
-    env.holders.hold(TRAINER)
-    assert (await env.restarted()).target == TRAINER
 
 
 async def test_pipeline_container_listed_late_is_restarted(env: PipelineEnv) -> None:
