@@ -1,7 +1,6 @@
-"""Resume the restarts that a previous agent left open.
+"""Resume the restarts that a previous agent left open, each pod's by itself. Only that pod's new restarts wait for it.
 
-Those with a grace period are resumed in the background: a program may take all of it to end, up to an hour. So are
-those that the runtime does not let end at once. Only their pods wait for them.
+A program may take all of its grace period to end, up to an hour, and one that is stuck in the kernel never ends.
 """
 
 import asyncio
@@ -69,10 +68,15 @@ class _Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """The services of replays in the background: tasks, and the scheduler, whose restarts of the same pods wait."""
+    """The services of replays in the background: tasks, and the scheduler, whose restarts of the same pods wait.
+
+    ``patience``: seconds for replays without a grace period before other restarts begin. Most end within that time:
+    then what they have restarted is seen as such, and the events of its old containers are no new faults.
+    """
 
     tasks: asyncio.TaskGroup
     restarts: RestartScheduler
+    patience: float = 2.0
 
 
 _Share = Callable[[intents.AnyIntent], ConfigShare]
@@ -114,8 +118,8 @@ class Recovery:
         A successor in CREATED next to a running container is dangerous, because kubelet would start a third. Such
         intents come first. Kubelet may still act, up to 1 s later, on what it saw while no agent ran. As after any
         restart, the replay therefore waits until kubelet agrees, and resolves a duplicate that kubelet starts. Raises
-        CriError or JournalError once the other intents are concluded: try again, and start nothing new before that.
-        Pods whose intents are left to the background are locked when it returns.
+        CriError or JournalError: try again, and start nothing new before that. Pods whose intents are still replayed in
+        the background are locked when it returns.
         """
         for entry in await self._store.unreadable():
             await self._quarantine_unreadable(entry)
@@ -131,23 +135,26 @@ class Recovery:
             with contained.within(Part.REPLAY, orphan.target, passing=_TRY_LATER):
                 await self._undo_orphan(orphan)
         if self._background is not None:
-            for pod in dict.fromkeys(each.target.pod.uid for each in unfinished if each.grace_seconds > 0):
-                await self._replay_in_background(pod, background=self._background)
-        await self._replay_all(
-            [each for each in unfinished if each.target.pod.uid not in self._in_background],
-            share=lambda _: ConfigShare(self._configs, "", waits=True),
-        )
-        if self._background is not None:  # else a container that is frozen for its restart would stay so
-            for pod in {each.target.pod.uid for each in await self._left_open()} - self._spared - self._in_background:
-                await self._replay_in_background(pod, background=self._background)
+            await self._replay_by_pod(unfinished, background=self._background)
+        else:
+            await self._replay_all(unfinished, share=lambda _: ConfigShare(self._configs, "", waits=True))
         self._replayed.set()
         return len(unfinished) + len(lost)
 
-    async def _left_open(self, pod: PodUid | None = None) -> list[intents.AnyIntent]:
-        """Return the intents (of a pod) that this agent must still replay: not those of which it cannot any more."""
+    async def _left_open(self, pod: PodUid) -> list[intents.AnyIntent]:
+        """Return the intents of a pod that this agent must still replay: not those of which it cannot any more."""
         done = self._given_up | self._handed_over
-        opened = [each for each in await self._store.unfinished() if each.id not in done]
-        return [each for each in opened if pod is None or each.target.pod.uid == pod]
+        return [each for each in await self._store.unfinished() if each.target.pod.uid == pod and each.id not in done]
+
+    async def _replay_by_pod(self, unfinished: Sequence[intents.AnyIntent], *, background: Background) -> None:
+        """Start to replay the intents of each pod, and wait for the replays that may end soon."""
+        soon = []
+        for pod, mine in _by_pod(sorted(unfinished, key=lambda item: not _is_dangerous(item))).items():
+            replay = await self._replay_in_background(pod, background=background)
+            if all(intent.grace_seconds <= 0 for intent in mine):
+                soon.append(replay)
+        if soon:
+            await asyncio.wait(soon, timeout=background.patience)
 
     async def _replay_all(self, unfinished: Sequence[intents.AnyIntent], *, share: _Share) -> None:
         dangerous_first = sorted(unfinished, key=lambda item: not _is_dangerous(item))
@@ -178,13 +185,14 @@ class Recovery:
                 if (resumed := await self._resume(intent, share=share, left=left)) is not None:
                     await self._conclude(resumed)
 
-    async def _replay_in_background(self, pod: PodUid, *, background: Background) -> None:
-        """Start to replay the intents of a pod; return once the pod is locked."""
+    async def _replay_in_background(self, pod: PodUid, *, background: Background) -> asyncio.Task[None]:
+        """Start to replay the intents of a pod; return the task once the pod is locked."""
         self._in_background.add(pod)
         locked = asyncio.Event()
         replay = self._replay_pod(pod, locked=locked, restarts=background.restarts)
-        background.tasks.create_task(replay, name=f"replay {pod}")
+        task = background.tasks.create_task(replay, name=f"replay {pod}")
         await locked.wait()
+        return task
 
     async def _replay_pod(self, pod: PodUid, *, locked: asyncio.Event, restarts: RestartScheduler) -> None:
         async with restarts.turn(pod):
@@ -402,6 +410,13 @@ class Recovery:
                     self._report_outcome(each)
             for intent in plan.entries:
                 await self._store.finish(intent.id, outcome=outcome.result.value, now=self._now())
+
+
+def _by_pod(unfinished: Iterable[intents.AnyIntent]) -> Mapping[PodUid, Sequence[intents.AnyIntent]]:
+    found: dict[PodUid, list[intents.AnyIntent]] = {}
+    for intent in unfinished:
+        found.setdefault(intent.target.pod.uid, []).append(intent)
+    return found
 
 
 def _by_restart(done: Sequence[_Resumed]) -> Iterable[Sequence[_Resumed]]:

@@ -1,4 +1,4 @@
-"""A restart with a grace period that the previous agent left open delays only the other restarts of its pod."""
+"""A restart that the previous agent left open, and that takes long to end, delays only other restarts of its pod."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,6 @@ from kubemend.agent.restarts.verifier import Timeouts
 from tests.environments.restarts import NOW, RestartEnv, restarts_on
 from tests.environments.runtime import POD, TARGET, CriEnv
 
-_GRACE = 600.0
 _AT_ONCE = Timeouts(kubelet=0.0, pod=0.0)  # no test acts as kubelet
 
 
@@ -47,23 +46,23 @@ class Queued:
             self.seen.set()
 
 
-@pytest.fixture
-async def stop(env: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> Stop:
-    """The previous agent was killed while it stopped the old container with a grace period."""
-    await env.store.begin(env.pod.cri_env.intent(created_at=NOW - 30, grace_seconds=_GRACE))
+@pytest.fixture(params=[600.0, 0.0], ids=["within its grace period", "stuck in the kernel"])
+async def stop(env: RestartEnv, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Stop:
+    """The previous agent was killed while it stopped the old container."""
+    await env.store.begin(env.pod.cri_env.intent(created_at=NOW - 30, grace_seconds=request.param))
     this, stop_container = Stop(), env.pod.cri_env.cri.stop_container
 
-    async def with_grace(container_id: ContainerId, *, grace: float) -> None:
+    async def once_ended(container_id: ContainerId, *, grace: float) -> None:
         this.asked.set()
         await this.ended.wait()
         await stop_container(container_id, grace=grace)
 
-    monkeypatch.setattr(env.pod.cri_env.cri, "stop_container", with_grace)
+    monkeypatch.setattr(env.pod.cri_env.cri, "stop_container", once_ended)
     return this
 
 
 @contextlib.asynccontextmanager
-async def recovery(env: RestartEnv) -> AsyncIterator[Recovery]:
+async def recovery(env: RestartEnv, *, patience: float = 0.0) -> AsyncIterator[Recovery]:
     """Recovery with a background; wait for that at the end."""
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         yield Recovery(
@@ -71,7 +70,7 @@ async def recovery(env: RestartEnv) -> AsyncIterator[Recovery]:
             store=env.store,
             now=lambda: NOW,
             timeouts=_AT_ONCE,
-            background=Background(tasks, env.restarts),
+            background=Background(tasks, env.restarts, patience=patience),
         )
 
 
@@ -80,7 +79,7 @@ async def is_restarted(env: RestartEnv) -> bool:
     return running.restart_id is not None and await env.store.unfinished() == ()
 
 
-async def test_recovery_does_not_wait_for_a_grace_period(env: RestartEnv, stop: Stop) -> None:
+async def test_recovery_does_not_wait_for_a_program_that_takes_long_to_end(env: RestartEnv, stop: Stop) -> None:
     async with recovery(env) as replay:
         assert await replay.run() == 1
         await stop.asked.wait()
@@ -168,4 +167,12 @@ async def test_replay_of_which_the_runtime_is_away_for_long_is_finished_once_it_
                 assert await replay.run() == 1
                 assert len(await env.store.unfinished()) == 1
         assert "restart.replay_waits" in {entry["event"] for entry in logged}
+        assert await is_restarted(env)
+
+
+async def test_recovery_waits_for_a_replay_that_ends_soon(env: RestartEnv) -> None:
+    """Else the exit of the old container could be taken for a new fault."""
+    await env.store.begin(env.pod.cri_env.intent(created_at=NOW - 30))
+    async with recovery(env, patience=60.0) as replay:
+        assert await replay.run() == 1
         assert await is_restarted(env)
