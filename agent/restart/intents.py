@@ -123,6 +123,11 @@ class Intent:
         return frozenset({self.old})
 
     @property
+    def target_old(self) -> ContainerId:
+        """Return the container that the restart replaces."""
+        return self.old
+
+    @property
     def names(self) -> frozenset[str]:
         """Return the names of the containers to restart."""
         return frozenset({self.target.name})
@@ -217,6 +222,11 @@ class ProcessIntent:
     def old_ids(self) -> frozenset[ContainerId]:
         """Return the containers whose processes must leave the devices."""
         return frozenset({self.container})
+
+    @property
+    def target_old(self) -> ContainerId:
+        """Return the container whose program is restarted."""
+        return self.container
 
     @property
     def names(self) -> frozenset[str]:

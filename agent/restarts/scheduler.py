@@ -191,13 +191,15 @@ class RestartScheduler:
             return False
         devices = await restart_proof.resumed_devices(self._dependencies, plan)
         facts = self._dependencies.device_facts
+        begun, first = stepped_down.counted.restart, plan.entries[0]
+        found = admission.Cause(
+            reason, reason, happened_at=begun.fault_at, device=begun.device, container=first.target_old
+        )
 
         def cause() -> admission.Cause:
-            begun = stepped_down.counted.restart
-            found = admission.Cause(reason, reason, happened_at=begun.fault_at, device=begun.device)
             return replace(found, action=facts.action(devices)) if facts is not None and devices else found
 
-        await self.submit(Request(plan.target, cause, devices=devices, gang_answered=True, stepped_down=stepped_down))
+        await self.submit(Request(first.target, cause, devices=devices, gang_answered=True, stepped_down=stepped_down))
         await stepped_down.counted.erase()
         return True
 

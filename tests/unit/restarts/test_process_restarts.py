@@ -319,6 +319,21 @@ async def test_the_next_agent_reports_what_it_does_not_take_over(
     assert await launched.store.unfinished() == ()
 
 
+async def test_the_next_agent_leaves_a_container_alone_that_kubelet_has_started_in_place_of_the_faulty_one(
+    launched: RestartEnv,
+) -> None:
+    """By its time alone it seems to have had the fault: the node's clock was set back before kubelet started it."""
+    await opt_in(launched)
+    await launched.store.begin(intent(launched), counted=FAULT)
+    launched.pod.cri_env.server.runtime.exit(launched.pod.old["trainer"], exit_code=137)
+    await launched.pod.kubelet_starts("trainer", attempt=1)
+    launched.pod.cri_env.server.calls.clear()
+    await next_agent(launched)
+    assert launched.said.said[POD, conditions.IN_PLACE_RESTART].reason == Reason.ALREADY_REPLACED.value
+    assert not CHANGES & set(launched.pod.cri_env.server.called())
+    assert await launched.store.unfinished() == ()
+
+
 async def test_the_next_agent_refuses_what_no_strategy_can_restart(launched: RestartEnv) -> None:
     await opt_in(launched, **{"kubemend.io/strategy": "process"})
     await launched.store.begin(intent(launched), counted=FAULT)
