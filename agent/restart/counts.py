@@ -11,6 +11,7 @@ from kubemend.common import budgets
 class Begun:
     """One restart that was begun, as budgets count it: once, however many containers of the pod it concerns.
 
+    ``containers`` are their names; empty if they are unknown: then it counts for each container of the pod.
     ``at`` is the time of the restart, ``fault_at`` that of its cause (Unix seconds). ``device`` is the device at fault,
     by the name under which its health is kept. ``namespace`` is the pod's; empty for a restart of a previous agent.
     """
@@ -54,7 +55,7 @@ def of_pod(begun: Iterable[Begun], pod: PodUid) -> tuple[Begun, ...]:
 
 def of_container(begun: Iterable[Begun], name: str) -> tuple[Begun, ...]:
     """Return those of one pod's restarts that concern the container of that name."""
-    return tuple(each for each in begun if name in each.containers)
+    return tuple(each for each in begun if name in each.containers or not each.containers)
 
 
 def on_device(begun: Iterable[Begun], device: str) -> tuple[Begun, ...]:

@@ -4,6 +4,7 @@ import bisect
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
@@ -18,6 +19,9 @@ from kubemend.agent.restart.strategies import SPECS, Scope
 from kubemend.common import budgets, contained
 
 log = structlog.get_logger(__name__)
+
+_MOST_LOGGED: Final = 10
+"""Counts of a state file that cannot be read and are logged one by one."""
 
 
 class Budgets:
@@ -37,13 +41,21 @@ class Budgets:
         self._loaded = False
 
     async def load(self) -> None:
-        """Load the restarts of previous agents, once. Raises JournalError: nothing may be decided then."""
+        """Load the restarts of previous agents, once. Raises JournalError: nothing may be decided then.
+
+        One that cannot be read counts as far as its pod and its time are known.
+        """
         if self._loaded:
             return
-        earlier = await self._store.begun_since(self._now() - COUNT_SECONDS)
+        since = self._now() - COUNT_SECONDS
+        earlier, unreadable = await self._store.begun_since(since), await self._store.unreadable_counts(since)
         if not self._loaded:  # another request may have been faster
             self._begun[:0] = earlier
             self._loaded = True
+            for reason in unreadable[:_MOST_LOGGED]:
+                log.warning("budget.unreadable", unreadable=len(unreadable), reason=reason)
+            for _ in unreadable:
+                contained.given_up(contained.Part.RECORD)
 
     def history(self, target: ContainerRef, *, device: str | None) -> counts.History:
         """Return the counts for a restart of the container because of a device (None: no device)."""

@@ -14,12 +14,19 @@ from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.findings import FindingKind
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerRole, PodRef, PodUid, SandboxId
 from kubemend.agent.restart import intents
+from kubemend.agent.restart.counts import Begun
 from kubemend.common.coordination import OrderKind, StepPhase
 
 _INTENT_VERSION = 2
 _RECORD_VERSION = 1
 UNREADABLE: Final = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Errors of parsing what another version of the agent, or a failing disk, has written."""
+_LONGEST_REASON: Final = 200
+
+
+def shortened(error: Exception) -> str:
+    """Return the text of an error of ``UNREADABLE``: one of decoding has all that was read."""
+    return repr(error)[:_LONGEST_REASON]
 
 
 def intent_to_json(intent: intents.AnyIntent) -> str:
@@ -163,9 +170,36 @@ def names_to_json(names: frozenset[str]) -> str:
     return json.dumps(sorted(names))
 
 
-def names_from_json(text: str) -> frozenset[str]:
-    """Parse names. Raises ValueError if they are not valid."""
-    return frozenset(json.loads(text))
+def begun_from_row(
+    pod: object, names: object, at: object, fault_at: object, device: object
+) -> tuple[Begun | None, str]:
+    """Parse a counted restart, whose texts are bytes; return also what of it cannot be read, "" if all can.
+
+    Without its pod or its time it is None; the rest has a substitute.
+    """
+    try:
+        if not (isinstance(pod, bytes) and isinstance(at, float)):
+            raise TypeError("the pod is no text, or the time no number")
+        uid, unread = PodUid(pod.decode()), []
+    except UNREADABLE as error:
+        return None, f"a restart of an unknown pod or time: {shortened(error)}"
+    containers: frozenset[str] = frozenset()
+    try:
+        containers = _names_from_json(names)
+    except UNREADABLE:
+        unread.append("containers")
+    if not isinstance(fault_at, float):
+        unread.append("time of the fault")
+        fault_at = at
+    device_name = device.decode(errors="replace") if isinstance(device, bytes) else None
+    return Begun(uid, containers, at, fault_at, device_name), f"{', '.join(unread)} of pod {uid}" if unread else ""
+
+
+def _names_from_json(text: object) -> frozenset[str]:
+    names = json.loads(text) if isinstance(text, bytes) else None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise TypeError("the names are no list of texts")
+    return frozenset(names)
 
 
 def record_to_json(record: rounds.Record) -> str:

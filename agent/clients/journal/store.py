@@ -48,7 +48,6 @@ _MOST_FAILED = 2
 """Maximum number of failed replays of one intent."""
 _MOST_BEGUN = 5
 """Maximum number of replays of one intent in a row during which the agent dies. Most such deaths have other causes."""
-_LONGEST_REASON = 200
 _NO_EPOCH_ABOVE = 2**63 - 1  # SQLite's largest integer
 COUNT_SECONDS = 24 * 3600.0
 """How long restarts count at most: no budget has a longer window."""
@@ -225,21 +224,25 @@ class Store:
         )
 
     async def begun_since(self, moment: float) -> tuple[Begun, ...]:
-        """Return the restarts that were begun since a Unix time, oldest first. Raises JournalError."""
-        rows = await self._do(
+        """Return the restarts that were begun since a Unix time, oldest first. Raises JournalError.
+
+        Those of which the pod or the time cannot be read are left out: see ``unreadable_counts``.
+        """
+        parsed = [codec.begun_from_row(*row)[0] for row in await self._counted_since(moment)]
+        return tuple(each for each in parsed if each is not None)
+
+    async def unreadable_counts(self, moment: float) -> tuple[str, ...]:
+        """Return what of the restarts that were begun since a Unix time cannot be read. Raises JournalError."""
+        return tuple(reason for row in await self._counted_since(moment) if (reason := codec.begun_from_row(*row)[1]))
+
+    async def _counted_since(self, moment: float) -> Sequence[tuple[object, ...]]:
+        return await self._do(
             lambda connection: connection.execute(
-                "SELECT pod_uid, containers, at, fault_at, device FROM begun WHERE at >= ? ORDER BY at", (moment,)
+                "SELECT CAST(pod_uid AS BLOB), CAST(containers AS BLOB), at, fault_at, CAST(device AS BLOB) FROM begun"
+                " WHERE at >= ? ORDER BY at",
+                (moment,),
             ).fetchall()
         )
-        try:
-            return tuple(
-                Begun(PodUid(pod), codec.names_from_json(names), at, fault_at, device)
-                for pod, names, at, fault_at, device in rows
-            )
-        except (ValueError, TypeError) as error:
-            raise JournalError(
-                f"cannot read the restarts counted in {self._path}: {error!r}; remove the file"
-            ) from error
 
     async def note(self, *records: rounds.Record, gone: Collection[tuple[str, PodUid]] = ()) -> None:
         """Store the state of members in rounds, replacing previous records.
@@ -320,7 +323,7 @@ def _intent(intent_id: str, body: bytes) -> intents.AnyIntent | UnreadableIntent
         return codec.intent_from_json(body)
     except codec.UNREADABLE as error:
         return UnreadableIntent(
-            intent_id, codec.target_from_json(body), f"its entry cannot be read: {_shortened(error)}"
+            intent_id, codec.target_from_json(body), f"its entry cannot be read: {codec.shortened(error)}"
         )
 
 
@@ -328,11 +331,7 @@ def _record(round_name: str, pod: str, body: bytes) -> rounds.Record | Unreadabl
     try:
         return codec.record_from_json(body)
     except codec.UNREADABLE as error:
-        return UnreadableRecord((round_name, PodUid(pod)), _shortened(error))
-
-
-def _shortened(error: Exception) -> str:
-    return repr(error)[:_LONGEST_REASON]  # an error of decoding has all the text
+        return UnreadableRecord((round_name, PodUid(pod)), codec.shortened(error))
 
 
 def _close(connection: sqlite3.Connection, intent_id: str, *, outcome: str, now: float) -> None:

@@ -188,6 +188,34 @@ async def test_pod_restart_counts_once_for_all_containers(store: Store) -> None:
     assert (begun.pod, begun.containers) == (pods.intent().target.pod.uid, pods.intent().names)
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "known"),
+    [
+        ("containers", b"\xff{", True),
+        ("containers", "3", True),
+        ("containers", "[1]", True),
+        ("fault_at", "yesterday", True),
+        ("at", "yesterday", False),
+        ("pod_uid", b"\xff" * 1000, False),
+    ],
+)
+async def test_count_that_cannot_be_read_counts_as_far_as_its_pod_and_time_are_known(
+    store: Store, column: str, value: str | bytes, *, known: bool
+) -> None:
+    bad, good = (Begun(PodUid(uid), frozenset({"a"}), at=1000.5, fault_at=999.5) for uid in ("bad", "good"))
+    for count in (bad, good):
+        await store.begin(builders.intent(id=count.pod), counted=count)
+    store._connection.execute(f"UPDATE begun SET {column} = CAST(? AS BLOB) WHERE pod_uid = 'bad'", (value,))
+    found = {str(begun.pod): begun for begun in await store.begun_since(0.0)}
+    (reason,) = await store.unreadable_counts(0.0)
+    assert len(reason) < 300
+    assert found["good"] == good
+    assert ("bad" in found) is known
+    if known:
+        assert reason.endswith(" of pod bad")
+        assert found["bad"].containers == (frozenset() if column == "containers" else {"a"})
+
+
 RECORD = rounds.Record(
     order=rounds.Order(
         round="default/gang-7",

@@ -6,19 +6,21 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.suspicion import SuspicionTracker
 from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.findings import Finding, FindingKind
-from kubemend.agent.model.workloads import ContainerState
+from kubemend.agent.model.workloads import ContainerState, PodUid
 from kubemend.agent.restart import admission, intents, overrides
 from kubemend.agent.restart.counts import Begun
 from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts.budgets import BudgetGauges, Budgets
 from kubemend.agent.restarts.requests import Request
 from kubemend.agent.restarts.scheduler import RestartScheduler
+from kubemend.common import contained
 from kubemend.common.budgets import Window
 from tests.environments.node import NodeEnv
 from tests.environments.restarts import NOW, RestartEnv
@@ -55,6 +57,21 @@ def budgets(store: Store) -> Budgets:
 
 def counted(made: Budgets) -> int:
     return len(made.history(builders.TARGET, device=GPU).node)
+
+
+async def test_count_whose_containers_cannot_be_read_counts_for_each_of_its_pod_only(store: Store) -> None:
+    await store.begin(
+        builders.intent(), counted=Begun(builders.POD.uid, frozenset({"a"}), at=NOW - 1, fault_at=NOW - 1)
+    )
+    store._connection.execute("UPDATE begun SET containers = '{'")
+    before, made = contained.count([contained.Part.RECORD]), budgets(store)
+    with capture_logs() as logged:
+        await made.load()
+    assert [entry["event"] for entry in logged] == ["budget.unreadable"]
+    assert contained.count([contained.Part.RECORD]) == before + 1
+    assert len(made.history(builders.TARGET, device=None).container) == 1
+    other = replace(builders.TARGET, pod=replace(builders.POD, uid=PodUid("other")))
+    assert made.history(other, device=None).container == ()
 
 
 async def test_budgets_admitted_restart_counts_before_it_starts(store: Store) -> None:
