@@ -165,8 +165,14 @@ class RestartScheduler:
         async with self._locks.turn(uid, waiting=self._executor.expedite(uid)):
             return await self._executor.resume(plan, cause=cause, round_hooks=round_hooks, holding=holding)
 
-    async def close(self, plan: RestartPlan, outcome: Outcome) -> None:
-        """Close the intents of a resumed restart in the journal. Never fails."""
+    async def close(self, plan: RestartPlan, outcome: Outcome, *, stepped_down: SteppedDown | None = None) -> None:
+        """Close the intents of a resumed restart in the journal. Never fails.
+
+        ``stepped_down`` is what another strategy was to take over: without a successor nothing was restarted.
+        """
+        if stepped_down is not None and stepped_down.not_alike:
+            stepped_down.counted.cancel()
+            await stepped_down.counted.erase()
         await self._executor.close(plan, outcome)
 
     async def stepped_down(self, begun: Sequence[intents.AnyIntent], outcome: Outcome) -> SteppedDown | None:

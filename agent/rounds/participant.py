@@ -336,10 +336,10 @@ class RoundParticipant:
             return
         plan, outcome = resumed
         if outcome.result.is_decided_again:
+            stepped_down = await self._restarts.stepped_down(plan.entries, outcome)
             if pod is not None:
-                stepped_down = await self._restarts.stepped_down(plan.entries, outcome)
                 await self._restart_unless_refused(member, pod, stepped_down=stepped_down)
-            await self._restarts.close(plan, outcome)
+            await self._restarts.close(plan, outcome, stepped_down=stepped_down)
         if member.was_retried and pod is not None:
             await self._restart_unless_refused(member, pod)
         await self._restart_again(member)

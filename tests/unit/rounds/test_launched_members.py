@@ -1,6 +1,8 @@
-"""Members of a round whose program is restarted by the launcher in their container."""
+"""Members of a round whose program is restarted by the launcher in their container, and those that step down."""
 
+import asyncio
 import functools
+from typing import Any
 
 import pytest
 
@@ -132,6 +134,36 @@ async def test_the_next_agent_swaps_a_member_whose_launcher_fails(launched: Roun
         await launched.stands(StepPhase.RUNNING)
     await eventually.true(functools.partial(has_closed_all, launched))
     assert len(await launched.store.begun_since(0.0)) == 1
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["this-agent", "the-next-agent"])
+async def test_a_member_that_is_refused_because_its_successor_would_differ_counts_no_restart(
+    env: RoundEnv, monkeypatch: pytest.MonkeyPatch, *, dies: bool
+) -> None:
+    await env.annotate(restart="InPlace", containers="trainer")
+    begin, has_begun = env.store.begin, asyncio.Event()
+
+    async def dying(*begun: Any, **how: Any) -> None:
+        await begin(*begun, **how)
+        has_begun.set()
+        await asyncio.Event().wait()
+
+    if dies:
+        monkeypatch.setattr(env.store, "begin", dying)
+        env.order(strategy="swap")
+        await has_begun.wait()
+        await env.die()
+        monkeypatch.setattr(env.store, "begin", begin)
+    behaviour = env.pod.cri_env.server.runtime.behaviour
+    behaviour.is_crio, behaviour.spec_of_new = True, {"cwd": "/elsewhere"}
+    if dies:
+        await env.start()
+    else:
+        env.order(strategy="swap")
+    await env.stands(StepPhase.REFUSED)
+    await eventually.true(functools.partial(has_closed_all, env))
+    assert await env.newest() == env.pod.old
+    assert await env.store.begun_since(0.0) == ()
 
 
 async def has_closed_all(env: RoundEnv) -> bool:
