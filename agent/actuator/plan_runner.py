@@ -415,4 +415,5 @@ _RESULT = {
     steps.StepReason.NOTHING_TO_CLONE: Result.FAILED,
     steps.StepReason.NOT_ALIKE: Result.NOT_ALIKE,
     steps.StepReason.ALREADY_REPLACED: Result.ALREADY_REPLACED,
+    steps.StepReason.TRIGGER_ENDED: Result.TRIGGER_ENDED,
 }

@@ -16,7 +16,8 @@ class Result(enum.Enum):
     ``RERUN``: the whole pod runs again. After ``RESET`` and ``TRIGGERED`` kubelet starts everything, after
     ``LEFT_TO_KUBELET`` the remaining containers. ``NOT_ALIKE``: the successor would differ from the old container, and
     was removed before anything was stopped. ``ALREADY_REPLACED``: kubelet had replaced the target of a whole pod's
-    restart before anything was stopped. ``COMPLETED``: the old container had ended for good, with exit code 0, before
+    restart before anything was stopped; ``TRIGGER_ENDED``: the container to kill had ended by itself before, with
+    another exit code. ``COMPLETED``: the old container had ended for good, with exit code 0, before
     it was stopped. ``WITHDRAWN``: the cause no longer held before the first step. ``DEVICE_NOT_USABLE``: the old
     containers were stopped, and a GPU has failed its proof, or has a graver fault than was known at the decision, so
     nothing was started.
@@ -36,6 +37,7 @@ class Result(enum.Enum):
     COMPLETED = "Completed"
     NOT_ALIKE = "NotAlike"
     ALREADY_REPLACED = "AlreadyReplaced"
+    TRIGGER_ENDED = "TriggerEnded"
     STUCK = "Stuck"
     DEVICE_NOT_USABLE = "DeviceNotUsable"
     FAILED = "Failed"
@@ -49,7 +51,7 @@ class Result(enum.Enum):
     @property
     def is_decided_again(self) -> bool:
         """Return whether this is no end: nothing was restarted, and another strategy or plan may do it."""
-        return self in (Result.STEPPED_DOWN, Result.NOT_ALIKE, Result.ALREADY_REPLACED)
+        return self in (Result.STEPPED_DOWN, Result.NOT_ALIKE, Result.ALREADY_REPLACED, Result.TRIGGER_ENDED)
 
 
 _RESTARTED = (
@@ -70,6 +72,7 @@ _WORST_FIRST = (
     Result.SUCCESSOR_EXITED,
     Result.NOT_ALIKE,
     Result.ALREADY_REPLACED,
+    Result.TRIGGER_ENDED,
     Result.UNDONE,
     Result.WITHDRAWN,
     Result.LEFT_TO_KUBELET,

@@ -247,6 +247,9 @@ def decide(facts: Facts, *, now: float) -> Decision:
     )
     choice = strategies.choose(pod_options.strategy, situation)
     if choice.strategy is None:
+        ended = next((item for item in choice.refused if item.obstacle is Reason.TRIGGER_ENDED), None)
+        if ended is not None and facts.asked is None:  # a person can ask again, and a round does not wait for kubelet
+            return _hold(ended.obstacle, choice.stepped_down)
         return _refuse(choice.refused[0].obstacle, choice.stepped_down)
     if (refusal := _refuse_by_owner(facts, pod=pod, restarts=_restarts(choice.strategy, pod, targets))) is not None:
         return refusal

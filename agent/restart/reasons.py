@@ -41,6 +41,7 @@ class Reason(enum.Enum):
     GRACE_COULD_COMPLETE = "GraceCouldComplete"
     RESTARTS_ALL_ON_KILL = "RestartsAllOnKill"
     NO_RESTART_RULE = "NoRestartRule"
+    TRIGGER_ENDED = "TriggerEnded"
     SANDBOX_NOT_READY = "SandboxNotReady"
     RUNTIME_UNSUPPORTED = "RuntimeUnsupported"
     BUDGET_SPENT = "BudgetSpent"

@@ -12,6 +12,7 @@ from kubemend.agent.model.workloads import (
     ContainerState,
     ContainerSummary,
     PodView,
+    RestartPolicy,
     RuleAction,
 )
 from kubemend.agent.restart import intents, reset
@@ -37,6 +38,17 @@ def trigger(pod: PodView, *, preferred: str) -> ContainerSpec | None:
     return next((container for container in candidates if container.name == preferred), next(iter(candidates), None))
 
 
+def has_ended_trigger(pod: PodView) -> bool:
+    """Return whether kubelet restarts a container that could be killed if it ran."""
+    return any(
+        container.role is not ContainerRole.INIT
+        and not container.running
+        and declares_restart_all(container)
+        and pod.policy_of(container.name) is not RestartPolicy.NEVER
+        for container in pod.containers
+    )
+
+
 def next_steps(
     intent: intents.PodIntent,
     seen: Iterable[ContainerSummary],
@@ -48,12 +60,14 @@ def next_steps(
 
     ``trigger_exit`` is the trigger's exit code, None if it is unknown. One that has ended by itself with another code
     than that of a kill has triggered nothing, as far as the rule is known here; kubelet may have replaced the target.
+    Kubelet restarts it alone, so that the target may run on with its fault: that must be decided again.
     """
     seen = tuple(seen)
     found = next((view for view in seen if view.id == intent.trigger), None)
     if found is None or found.state is not ContainerState.RUNNING:
         if found is not None and trigger_exit not in (None, KILLED):
-            return (reset.replaced(intent, seen) or Step(StepKind.DONE, StepReason.UNDONE, found.id, found.ref.name),)
+            end = Step(StepKind.DONE, StepReason.TRIGGER_ENDED, found.id, found.ref.name)
+            return (reset.replaced(intent, seen) or end,)
         return (Step(StepKind.DONE, StepReason.TRIGGERED),)
     if resolution is Resolution.UNDO:
         return (Step(StepKind.DONE, StepReason.UNDONE),)

@@ -60,6 +60,7 @@ class StepReason(enum.Enum):
     NOTHING_TO_CLONE = "NothingToClone"
     NOT_ALIKE = "NotAlike"
     ALREADY_REPLACED = "AlreadyReplaced"
+    TRIGGER_ENDED = "TriggerEnded"
     POD_ENDS = "PodEnds"
 
 

@@ -259,12 +259,14 @@ def _reset(situation: Situation) -> tuple[Reason, str] | None:
 
 
 def _rules(situation: Situation) -> tuple[Reason, str] | None:
-    if rules.trigger(situation.pod, preferred="") is None:
-        return (
-            Reason.NO_RESTART_RULE,
-            f"no running container declares RestartAllContainers for exit code {rules.KILLED}",
-        )
-    return None
+    if rules.trigger(situation.pod, preferred="") is not None:
+        return None
+    if rules.has_ended_trigger(situation.pod):
+        return Reason.TRIGGER_ENDED, "no container whose kill restarts the pod runs now; kubelet restarts it by itself"
+    return (
+        Reason.NO_RESTART_RULE,
+        f"no running container declares RestartAllContainers for exit code {rules.KILLED}",
+    )
 
 
 def _hidden_config(situation: Situation) -> tuple[Reason, str] | None:

@@ -496,10 +496,12 @@ class RestartScheduler:
             )
         except JournalError as error:
             return admission.Decision(admission.Verb.POSTPONE, Reason.JOURNAL_UNAVAILABLE, str(error))
-        if outcome.result is Result.ALREADY_REPLACED:  # no container of the pod was touched
+        if outcome.result in (Result.ALREADY_REPLACED, Result.TRIGGER_ENDED):  # no container of the pod was touched
             await self._executor.close(plan, outcome)
             await counted.erase()
-            return await self._decide(request)
+            if outcome.result is Result.ALREADY_REPLACED:
+                return await self._decide(request)
+            return admission.Decision(admission.Verb.POSTPONE, Reason.TRIGGER_ENDED, outcome.detail)
         if outcome.result not in (Result.STEPPED_DOWN, Result.NOT_ALIKE):
             await counted.erase()  # if it was cancelled
             return decision

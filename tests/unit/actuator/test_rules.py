@@ -44,7 +44,7 @@ async def test_any_call_error_ends_in_the_kill(pod: PodEnv, method: str, code: g
 async def test_trigger_that_has_ended_by_itself_has_triggered_nothing(pod: PodEnv, code: int) -> None:
     pod.cri_env.server.runtime.exit(pod.old["trainer"], exit_code=code)
     outcome = await pod.actuator().carry_out(by_rules(pod))
-    assert outcome.result is Result.UNDONE
+    assert outcome.result is Result.TRIGGER_ENDED
     assert outcome.detail == f"trainer ended with exit code {code}; kubelet does the rest"
     assert "StopContainer" not in pod.cri_env.server.called()
 

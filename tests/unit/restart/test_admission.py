@@ -21,6 +21,7 @@ from kubemend.agent.model.workloads import (
 )
 from kubemend.agent.restart import admission, counts, intents, overrides, process
 from kubemend.agent.restart.admission import Verb
+from kubemend.agent.restart.overrides import RestartOverrides
 from kubemend.agent.restart.reasons import Reason
 from kubemend.common import budgets, gangs
 from tests.unit.restart import builders
@@ -65,6 +66,27 @@ def test_opted_in_container_on_usable_device_is_admitted() -> None:
     decision = admission.decide(facts(), now=NOW)
     assert (decision.verb, decision.strategy, decision.grace_seconds) == (Verb.ACT, intents.Strategy.SWAP, 0.0)
     assert decision.orders == {"trainer": intents.SwapOrder.STOP_FIRST}
+
+
+@pytest.mark.parametrize(
+    ("running", "asked", "policy", "verb"),
+    [
+        pytest.param(True, None, RestartPolicy.ALWAYS, Verb.ACT, id="it-runs"),
+        pytest.param(False, None, RestartPolicy.ALWAYS, Verb.POSTPONE, id="until-kubelet-restarts-it"),
+        pytest.param(False, None, RestartPolicy.NEVER, Verb.REFUSE, id="it-never-runs-again"),
+        pytest.param(False, RestartOverrides(by_round=True), RestartPolicy.ALWAYS, Verb.REFUSE, id="a-round"),
+        pytest.param(False, RestartOverrides(), RestartPolicy.ALWAYS, Verb.REFUSE, id="a-person"),
+    ],
+)
+def test_fault_waits_for_the_container_whose_kill_restarts_the_pod(
+    asked: RestartOverrides | None, policy: RestartPolicy, verb: Verb, *, running: bool
+) -> None:
+    rules = (RestartRule(RuleAction.RESTART_ALL, frozenset({137})),)
+    containers = (*main(), *main(name="helper", restart_rules=rules, running=running))
+    pod = builders.pod(
+        annotations=OPT_IN | {"kubemend.io/strategy": "rules"}, restart_policy=policy, containers=containers
+    )
+    assert admission.decide(facts(pod=pod, asked=asked), now=NOW).verb is verb
 
 
 def test_namespace_opt_in_admits_its_pods() -> None:

@@ -19,7 +19,7 @@ from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.model.outcomes import Outcome
-from kubemend.agent.model.workloads import ContainerId, ContainerState
+from kubemend.agent.model.workloads import ContainerId, ContainerState, RestartRule, RuleAction
 from kubemend.agent.restart import admission
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restart.reasons import Reason
@@ -552,3 +552,42 @@ async def test_after_the_clock_was_set_back_the_successor_is_the_newest(
         assert (await env.ask()).status is ConditionStatus.TRUE
         views = [view for view in await env.pod.containers() if view.ref == TARGET]
         assert [view.attempt for view in views if view.state is ContainerState.RUNNING] == [attempt]
+
+
+async def test_fault_whose_trigger_ends_by_itself_before_the_kill_is_decided_again_once_that_runs(
+    env: RestartEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubelet restarts the trigger alone: the faulty container next to it would run on."""
+    begin, killed, runtime = env.store.begin, asyncio.Event(), env.pod.cri_env.server.runtime
+    stop = env.pod.cri_env.cri.stop_container
+
+    async def ends(*begun: Any, **how: Any) -> None:
+        await begin(*begun, **how)
+        if runtime.containers[env.pod.old["trainer"]].state == api_pb2.CONTAINER_RUNNING:
+            runtime.exit(env.pod.old["trainer"], exit_code=1)
+
+    async def kills(container_id: ContainerId, *, grace: float) -> None:
+        await stop(container_id, grace=grace)
+        killed.set()
+
+    monkeypatch.setattr(env.store, "begin", ends)
+    monkeypatch.setattr(env.pod.cri_env.cri, "stop_container", kills)
+    view = env.pod.pods.pods()[POD.uid]
+    rule = RestartRule(RuleAction.RESTART_ALL, frozenset({137}))
+    specs = tuple(replace(spec, restart_rules=(rule,)) if spec.name == "trainer" else spec for spec in view.containers)
+    annotations = {"kubemend.io/restart": "InPlace", "kubemend.io/strategy": "rules"}
+    await env.pod.pods.put(replace(view, annotations=annotations, containers=specs))
+    fault = admission.Cause(code="Xid31", message="Xid 31", happened_at=NOW)
+    request = Request(target=replace(TARGET, name="logger"), cause=lambda: fault, devices=frozenset())
+    async with asyncio.timeout(60), env.kubelet():
+        restart = asyncio.create_task(env.restarts.submit(request))
+        await env.said.wait_for(POD, conditions.IN_PLACE_RESTART, Reason.TRIGGER_ENDED.value)
+        assert await env.store.begun_since(0.0) == (), "nothing was restarted"
+        assert await env.store.unfinished() == ()
+        theirs = await env.pod.kubelet_starts("trainer", attempt=1)
+        await killed.wait()
+        restart.cancel()
+        await asyncio.gather(restart, return_exceptions=True)
+    running = await env.pod.running()
+    assert theirs not in running.get("trainer", [])
+    assert running["logger"] == [env.pod.old["logger"]], "kubelet restarts it"
