@@ -202,6 +202,9 @@ class Launchers(Protocol):
     async def release(
         self, container: ContainerStatus, intent: intents.ProcessIntent
     ) -> process.Launcher | process.LauncherUnavailable: ...
+    async def discard(
+        self, container: ContainerStatus, intent: intents.ProcessIntent
+    ) -> process.Launcher | process.LauncherUnavailable: ...
     async def remains(
         self, container: ContainerStatus, launcher: process.Launcher
     ) -> tuple[int, ...] | process.LauncherUnavailable: ...

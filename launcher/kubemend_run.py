@@ -941,10 +941,15 @@ class Verdict(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A request of the agent, one of these, or none: a question. ``release`` is the name of the order to release."""
+    """A request of the agent, one of these, or none: a question.
+
+    ``release`` is the name of the order whose next program begins, ``discard`` that of one whose next program must not
+    begin: the container ends.
+    """
 
     order: Order | None = None
     release: str = ""
+    discard: str = ""
     follow: Follow | None = None
     verdict: Verdict | None = None
 
@@ -966,6 +971,8 @@ def request_of(line: bytes) -> Request | None:
         name = _identifier(given["order"])
         if what == "release":
             return Request(release=name)
+        if what == "discard":
+            return Request(discard=name)
         if what != "stop":
             return None
         grace, hold = (
@@ -1714,7 +1721,7 @@ class Launcher:
         self._number, self._reaps_on = 0, False
         self._phase, self._error = RUNNING, ""
         self._order: Order | None = None
-        self._order_name, self._released, self._hold_until = "", False, 0.0
+        self._order_name, self._released, self._discarded, self._hold_until = "", False, False, 0.0
         self._followed, self._followed_until = Follow(0.0, 0.0), 0.0
         self._verdict: Verdict | None = None
         self._learn_every = min(_LEARN_EVERY, max(_SETTLED, options.spare_after))
@@ -1897,8 +1904,11 @@ class Launcher:
         if by_itself and not is_failure(self._policy, exit_code(status), stopping=self._is_stopped(status)):
             return status
         self._enter(HELD)
-        while not (self._released or self._stopping) and time.monotonic() < self._hold_until:
+        while not (self._released or self._discarded or self._stopping) and time.monotonic() < self._hold_until:
             self._turn(self._hold_until)
+        if self._discarded and not self._stopping:
+            say("kubemend's agent ends the container: nothing may start on its devices")
+            return signal.SIGKILL  # also if the program has exited with 0 at SIGTERM: it has not completed
         if not (self._released or self._stopping):
             say("the agent has not released the next program in time; it is started now")
         order, self._order = self._order or order, None
@@ -1915,7 +1925,10 @@ class Launcher:
             self._turn(until)
 
     def _handle(self, request: Request) -> None:
-        """Accept an order for the program that runs now, repeat one, or release the next program; ignore others."""
+        """Accept an order for the program that runs now, repeat one, or release or discard the next program.
+
+        Ignore all others.
+        """
         order, busy = request.order, self._phase in (STOPPING, HELD)
         if request.follow is not None:
             self._followed, self._followed_until = request.follow, time.monotonic() + request.follow.lease
@@ -1928,10 +1941,12 @@ class Launcher:
             if busy or (waits and not again):
                 self._order, self._order_name, self._error = order, order.name, ""
                 self._hold_until = time.monotonic() + order.hold
-                self._released = self._released and again
+                self._released, self._discarded = self._released and again, self._discarded and again
                 self._phase = HELD if self._phase == HELD else STOPPING
         elif busy and request.release == self._order_name:
             self._released = True
+        elif busy and request.discard == self._order_name:
+            self._discarded = True
 
     def _enter(self, phase: str) -> None:
         self._phase = phase
@@ -2144,7 +2159,7 @@ class Launcher:
             self._tries = _TRIES if self._failed_from_spare >= _MOST_FAILED_FROM_SPARE else 0
             self._spare_at = self._began + max(self._options.spare_after, self._policy.healthy_after)
         self._number += 1
-        self._released = False
+        self._released = self._discarded = False
 
     def _start_again(self, reason: str) -> bool:
         """Start the next program; return False if a stop came first."""

@@ -73,6 +73,7 @@ class ProcessActuator:
         except device_release.ProcessStuckError as error:
             return run.outcome(Result.STEPPED_DOWN, str(error))
         except device_release.DeviceUnusableError as error:
+            await run.discard()
             return run.outcome(Result.DEVICE_NOT_USABLE, str(error))
         except cri_errors.NotFound:
             return run.outcome(Result.STEPPED_DOWN, "the container has ended and been removed")
@@ -191,6 +192,22 @@ class _Run:
         if reason := await self.tools.stopping(self.intent.container, target, self.intent.sandbox_id):
             return self.outcome(Result.UNDONE, f"{process.STOPS}: {reason}")
         return self.outcome(Result.STEPPED_DOWN, process.STOPS)
+
+    async def discard(self) -> None:
+        """Have the container end: nothing may start on its devices. Its restartPolicy and its owner decide then.
+
+        A round recreates its member elsewhere, and has it held until then: the end could count as the pod's failure.
+        """
+        if self.holding is not None:
+            return
+        try:
+            container = (await self.tools.runtime.container_status(self.intent.container)).without_config()
+        except cri_errors.CriError as error:
+            log.warning("restart.not_discarded", restart=self.intent.id, error=str(error))
+            return
+        answer = await self.launchers.discard(container, self.intent)
+        if isinstance(answer, LauncherUnavailable):
+            log.warning("restart.not_discarded", restart=self.intent.id, error=answer.reason)
 
     def _ended(self, step: steps.Step, launcher: Launcher | LauncherUnavailable) -> Outcome:
         match step.reason:

@@ -203,6 +203,11 @@ def release_request(intent: intents.ProcessIntent) -> bytes:
     return _request(do="release", order=intent.id)
 
 
+def discard_request(intent: intents.ProcessIntent) -> bytes:
+    """Return the order to end the container instead of starting the program again."""
+    return _request(do="discard", order=intent.id)
+
+
 def follow_request(*, hold: float) -> bytes:
     """Return the request for all changes of the state. ``hold``: seconds for which a failure waits for a decision."""
     return _request(do="follow", hold=hold, lease=3.0 * FOLLOW_SECONDS)

@@ -43,6 +43,11 @@ class Launchers:
             self.state = replace(self.state, state=State.RUNNING, program=program, restarts=restarts)
         return self.state
 
+    async def discard(
+        self, container: ContainerStatus, intent: intents.ProcessIntent
+    ) -> Launcher | LauncherUnavailable:
+        return await self._called("discard")
+
     async def remains(self, container: ContainerStatus, launcher: Launcher) -> tuple[int, ...] | LauncherUnavailable:
         await self._called("remains")
         return self.left

@@ -56,6 +56,15 @@ class LauncherClient:
         passing = functools.partial(exchange.in_states, frozenset({State.STOPPING, State.HELD}))
         return await self._exchange(container, process.release_request(intent), passing=passing, timeout=_WATCH_SECONDS)
 
+    async def discard(
+        self, container: ContainerStatus, intent: intents.ProcessIntent
+    ) -> Launcher | LauncherUnavailable:
+        """Have the container ended instead, since nothing may start on its devices; return the launcher's state.
+
+        Launchers that do not know this request do not answer, and start the program after the hold.
+        """
+        return await self._exchange(container, process.discard_request(intent))
+
     async def follow(
         self, container: ContainerStatus, *, known: Launcher | None, hold: float
     ) -> Launcher | LauncherUnavailable:

@@ -269,6 +269,25 @@ async def test_a_program_that_is_never_released_is_started_after_the_hold(agent:
     await agent.launcher.said("the agent has not released the next program in time")
 
 
+@pytest.mark.parametrize("grace", [0.0, 3.0], ids=["killed", "exits-with-0"])
+async def test_a_discarded_program_does_not_begin_and_the_container_ends_as_killed(agent: Agent, grace: float) -> None:
+    """Also a program that has exited with 0 at the agent's SIGTERM has not completed."""
+    launcher = agent.launcher
+    launcher.start("--no-spare", under=NAMESPACE)
+    await launcher.nth(1, "begin")
+    launcher.order("signal.signal(15, lambda *_: sys.exit(0)); events.say('ready')")
+    await launcher.nth(1, "ready")
+    order = intent(grace=grace)
+    await agent.stop(order)
+    with connection(await agent.address()) as discard:
+        discard.sendall(process.discard_request(intent(order="another")))
+        discard.recv(4096)
+        discard.sendall(process.discard_request(order))
+        assert await launcher.ended() == 128 + signal.SIGKILL
+    assert len(launcher.events("begin")) == 1
+    assert "the container: nothing may start on its devices" in launcher.stderr()
+
+
 async def test_a_program_that_ignores_sigterm_is_killed_after_its_grace_period(agent: Agent) -> None:
     agent.launcher.start("--no-spare", under=NAMESPACE)
     await agent.launcher.nth(1, "begin")

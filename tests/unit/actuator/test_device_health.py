@@ -7,14 +7,18 @@ import pytest
 
 from kubemend.agent.actuator.device_health import DeviceHealth
 from kubemend.agent.actuator.device_release import ReleaseGates, Timeouts
+from kubemend.agent.actuator.hold.hold_set import HoldSet
+from kubemend.agent.actuator.process import ProcessActuator
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.restart import admission, intents
 from tests import eventually
-from tests.environments.runtime import CriEnv
+from tests.environments.runtime import TARGET, CriEnv
+from tests.fakes.freezer import Freezer
 from tests.fakes.gpu_host import GpuHost
+from tests.fakes.launchers import Launchers
 from tests.unit.actuator.test_device_proof import PASSED, Proof, runs_something
 
 GPU = DeviceId("GPU-0")
@@ -81,6 +85,27 @@ async def test_graver_fault_found_during_the_proof_starts_nothing(cri_env: CriEn
     swap.proof.may_end.set()
     assert (await work).result is Result.DEVICE_NOT_USABLE
     assert await cri_env.running() == []
+
+
+@pytest.mark.parametrize("in_round", [False, True], ids=["alone", "in-a-round"])
+async def test_launcher_ends_its_container_instead_of_starting_the_program_after_its_hold(
+    cri_env: CriEnv, in_round: bool
+) -> None:
+    """In a round it goes on to hold: its pod is deleted, and must not fail before."""
+    host, launchers = GpuHost(), Launchers()
+    host.put(GPU, PID, container=cri_env.old)
+    intent = intents.ProcessIntent("r1", TARGET, cri_env.sandbox_id, cri_env.old, 1, reason="Xid43", created_at=0.0)
+    timeouts = Timeouts(before=5.0, answer=5.0, leave=60.0, stuck=60.0)
+    gates = ReleaseGates(driver=host, processes=host, timeouts=timeouts)
+    actuator = ProcessActuator(replace(cri_env.tools(), gates=gates, launchers=launchers))
+    judge = Swap(cri_env, intents.SwapOrder.STOP_FIRST, action=ActionClass.RESET_DEVICE).judge
+    holding = HoldSet(Freezer(cri_env.server.runtime), mark="uid-1", names={TARGET.name}) if in_round else None
+    async with gates.around([intent], devices=frozenset({GPU}), proof=Proof([PASSED]), judge=judge) as visit:
+        await visit.remembered()
+        host.end(PID)
+        outcome = await actuator.carry_out(intent, holding=holding)
+    assert outcome.result is Result.DEVICE_NOT_USABLE
+    assert ("release" in launchers.calls, launchers.calls[-1] == "discard") == (False, not in_round)
 
 
 @ORDERS
