@@ -546,6 +546,7 @@ _LONGEST_STORE = 4 << 20
 _LONGEST_MESSAGE = 65536  # of a spare, whose imports could write to its pipe
 _LONGEST_REQUEST, _MOST_PEERS, _MOST_LEFTOVERS = 4096, 4, 64
 _LONGEST_WHY = 200
+_LONGEST_ENVIRON = 8 << 20  # more than the kernel passes to a program
 _LONGEST_GRACE, _LONGEST_HOLD = 3600.0, 600.0
 _EARLY_FAILURES = 2  # after which the agent empties the cache, too: agent/restart/cache.py
 _LONGEST_EMPTYING, _DEEPEST, _MOST_ASIDE = 2.0, 32, 1000
@@ -1113,6 +1114,16 @@ def open_files(pid: int) -> list[str]:
     return paths
 
 
+def variables_at_start(pid: int) -> list[bytes]:
+    """Return the variables (``K=V``) with which a process's program began; none if it has ended.
+
+    A process that is forked has those of its parent, whatever either has set or removed since.
+    """
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+        return file.read(_LONGEST_ENVIRON).split(b"\0")
+    return []
+
+
 def device_of(pid: int, prefixes: tuple[str, ...]) -> str:
     """Return a device that a process has open or mapped, by path prefix; empty if it has none."""
     paths = open_files(pid)
@@ -1306,6 +1317,11 @@ def say(text: str) -> None:
 
 def _note(_number: int, _frame: object) -> None:
     """Do nothing: the signal's number is in the wakeup pipe, where the launcher reads it."""
+
+
+def _pipe_name(file: int) -> str:
+    """Return a pipe's path among the open files of a process."""
+    return f"pipe:[{os.fstat(file).st_ino}]"
 
 
 def _file_path(file: int) -> str:
@@ -1558,7 +1574,7 @@ class Spare:
         self.guilty = self.hopeless = False
         self.prepares, self.preparing, self.prepared, self.unprepared = prepares, False, False, False
         self.ready = self.was_ready = self.released = self.examined = self.closed = False
-        self.pipe = f"pipe:[{os.fstat(status).st_ino}]"
+        self.pipe = _pipe_name(status)
         self.ended: int | None = None
         self.paused, self.free = False, False
         self.toggle_at = time.monotonic()
@@ -2393,7 +2409,7 @@ class Launcher:
         order, release = os.pipe()
         os.set_blocking(status, False)
         given = {"STATUS": str(report), "RELEASE": str(order), "NAMES": _file_path(names), "MAIN": main}
-        given["DEVICES"] = self._options.spare_devices
+        given["DEVICES"], given["PIPE"] = self._options.spare_devices, _pipe_name(status)
         if self._prepare and self._program:
             given["PREPARE"] = _found_in(self._prepare, self._program)
         environ = self._bootstrapped(self._environ, log)
@@ -2457,14 +2473,20 @@ class Launcher:
             spare.send(signal.SIGKILL)
 
     def _processes_of(self, spare: Spare) -> list[Process]:
-        """Return a spare's processes: itself, those below it, and orphans that have its pipe open, with those below.
+        """Return a spare's processes: itself, those below it, and its orphans, with those below.
 
-        Orphans are children of this process, as those of the program are, which never has the pipe.
+        Orphans are children of this process, as those of the program are. Those of the spare have its pipe open, or
+        began with its variables: daemons close all files. A daemon that has executed another program has neither.
         """
         found = processes()
         known = {self._pid, spare.pid, *(each.pid for each in self._others)}
         orphans = [each.pid for each in found.values() if each.parent == os.getpid() and each.pid not in known]
-        roots = [each for each in orphans[:_MOST_ORPHANS] if spare.pipe in open_files(each)]
+        mark = f"{_PREFIX}PIPE={spare.pipe}".encode()
+        roots = [
+            each
+            for each in orphans[:_MOST_ORPHANS]
+            if spare.pipe in open_files(each) or mark in variables_at_start(each)
+        ]
         if spare.ended is None:
             roots.append(spare.pid)
         below = [each for root in roots for each in descendants(found, root)]

@@ -296,12 +296,18 @@ _CHILD = f"subprocess.Popen([sys.executable, '-c', {_HELPER!r}], stdout=subproce
 
 @pytest.mark.pythons
 @pytest.mark.parametrize(
-    "starts", [DAEMONIZE.replace("os.close(lock.fileno())", "pass"), _CHILD], ids=["daemon", "child"]
+    "starts",
+    [
+        DAEMONIZE.replace("os.close(lock.fileno())", "pass"),
+        DAEMONIZE.replace("os.close(lock.fileno())", "os.closerange(0, 4096)"),
+        _CHILD,
+    ],
+    ids=["daemon", "daemon-without-files", "child"],
 )
 async def test_what_a_spare_that_ends_has_forked_is_killed_and_what_the_program_has_forked_is_not(
     launcher: Running, starts: str
 ) -> None:
-    """Both daemons are orphans, so children of the launcher. That of the spare has the spare's files open."""
+    """Both daemons are orphans, so children of the launcher. The spare's has its files open, or its first variables."""
     os.mkfifo(launcher.folder / "gate")
     ends = starts + "open('gate').read()\nos._exit(9)\n"
     head = "import events, os, signal, subprocess, sys\nif 'begin' in open('events').read():\n"
