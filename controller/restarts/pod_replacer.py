@@ -8,7 +8,7 @@ import enum
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -19,6 +19,10 @@ from kubemend.controller.model.members import PodRef, PodUid
 from kubemend.controller.model.rounds import Recreate
 
 log = structlog.get_logger(__name__)
+
+STALE: Final = 20.0
+"""Seconds after which a request that was not repeated is dropped. A round of any size repeats it when it renews its
+holds, every 10 s (``rounds.deadlines``)."""
 
 
 class Outcome(enum.Enum):
@@ -57,13 +61,14 @@ class PodReplacer:
         clock: Callable[[], float] = time.time,
         backoff: Callable[[], aio.Backoff] = lambda: aio.Backoff(first=0.1, limit=5.0),
         parallel: int = 16,
-        stale: float = 10.0,
+        stale: float = STALE,
         keep: float = 60.0,
     ) -> None:
         """Create it; ``on_outcome`` gets the pod, the outcome and the reason. ``clock`` returns Unix seconds.
 
-        ``stale`` is the age in seconds after which a request that was not repeated is dropped. ``keep`` is for how many
-        seconds one that was carried out, or refused, is not carried out again.
+        ``parallel`` requests are carried out at a time. ``stale`` is the age in seconds after which one that was not
+        repeated is dropped. ``keep`` is for how many seconds one that was carried out, or refused, is not carried out
+        again.
         """
         self._api = api
         self._on_outcome = on_outcome
@@ -140,19 +145,22 @@ class PodReplacer:
         loop = asyncio.get_running_loop()
         while (request := self._wanted.get(uid)) is not None and not request.is_done:
             wanted = request.wanted
-            if loop.time() - request.requested_at > self._stale:
+            if self._is_stale(request):
                 log.info("recreation.dropped", pod=str(wanted.pod), reason="its round no longer asks for it")
                 self.forget(uid)
                 break
             try:
-                async with self._slots:
-                    outcome, reason = await self._replace(wanted)
+                async with self._slots:  # thousands may wait for one
+                    replaced = await self._replace(request) if self._is_wanted(request) else None
             except (errors.ApiUnavailableError, errors.ConflictError) as error:
                 log.warning("recreation.delayed", pod=str(wanted.pod), error=str(error))
                 await backoff.wait()
                 continue
             except errors.KubeError as error:
-                outcome, reason = Outcome.REFUSED, str(error)
+                replaced = Outcome.REFUSED, str(error)
+            if replaced is None:
+                continue
+            outcome, reason = replaced
             request.is_done = True
             loop.call_later(self._keep, self._expire, uid, request)
             log.info("recreation", pod=str(wanted.pod), outcome=outcome.value, reason=wanted.reason, detail=reason)
@@ -163,11 +171,22 @@ class PodReplacer:
         if self._wanted.get(uid) is request:
             self.forget(uid)
 
-    async def _replace(self, wanted: Recreate) -> tuple[Outcome, str]:
+    def _is_stale(self, request: _Request) -> bool:
+        return asyncio.get_running_loop().time() - request.requested_at > self._stale
+
+    def _is_wanted(self, request: _Request) -> bool:
+        """Return whether a request still holds: not stale, forgotten, or superseded by one with ``force``."""
+        return self._wanted.get(request.wanted.pod.uid) is request and not self._is_stale(request)
+
+    async def _replace(self, request: _Request) -> tuple[Outcome, str] | None:
+        """Mark a pod and delete it; return the outcome and the reason, or None without a deletion if it is not wanted."""
+        wanted = request.wanted
         pod, path = wanted.pod, paths.pod(wanted.pod.namespace, wanted.pod.name)
         try:
             left_out_at = await self._leave_out(path, wanted)
             await self._api.patch_status(path, _marks(wanted, now=self._clock(), left_out_at=left_out_at))
+            if not self._is_wanted(request):
+                return None
             await self._api.delete(path, options=_options(wanted))
         except errors.NotFoundError:
             return self._gone(pod, "the API server does not have the pod")

@@ -11,7 +11,8 @@ from kubemend.controller.rounds import progress, replacement
 from kubemend.controller.rounds.round_builder import RoundBuilder
 from kubemend.controller.rounds.states import MemberPhase, MemberState, Phase
 
-_RENEWALS = 3  # within the time for which an agent holds without a message: two of them may be lost
+RENEWALS: Final = 3
+"""Of holds, within the time for which an agent holds without a message: two of them may be lost."""
 
 
 def check(draft: RoundBuilder) -> None:
@@ -20,7 +21,7 @@ def check(draft: RoundBuilder) -> None:
     if draft.phase.is_final or draft.now < draft.check_at:
         return
     draft.check_at = draft.now + limits.resend
-    renews = draft.now - draft.renewed_at >= limits.hold / _RENEWALS
+    renews = draft.now - draft.renewed_at >= limits.hold / RENEWALS
     again = renews or draft.now >= draft.resend_at
     if again:
         draft.resend_at = draft.now + limits.resend_interval(members=len(draft.members))

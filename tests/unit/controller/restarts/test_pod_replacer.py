@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,8 @@ from kubemend.controller.model.members import PodRef, PodUid
 from kubemend.controller.model.rounds import Recreate
 from kubemend.controller.restarts import pod_replacer
 from kubemend.controller.restarts.pod_replacer import Outcome, PodReplacer
+from kubemend.controller.rounds import deadlines
+from kubemend.controller.rounds.states import Limits
 from tests import eventually
 from tests.control_plane import Tenant
 from tests.unit.reporters.running import connected
@@ -21,7 +24,7 @@ from tests.unit.reporters.running import connected
 class Env:
     """A running pod replacer, the server, and a pod."""
 
-    def __init__(self, tenant: Tenant, api: client.KubeClient, *, stale: float, keep: float) -> None:
+    def __init__(self, tenant: Tenant, api: client.KubeClient, *, stale: float, keep: float, parallel: int) -> None:
         self.faults = tenant.server
         self.namespace = tenant.namespace
         self.pods = tenant.of("pods")
@@ -33,6 +36,7 @@ class Env:
             backoff=lambda: aio.Backoff(first=0.01, limit=0.05),
             stale=stale,
             keep=keep,
+            parallel=parallel,
         )
         self.wanted = Recreate(PodRef(self.namespace, "a", PodUid("?")), reason="NodeLost", message="n is not ready")
 
@@ -69,9 +73,9 @@ class Env:
 
 
 @contextlib.asynccontextmanager
-async def running(tenant: Tenant, *, stale: float = 60.0, keep: float = 60.0) -> AsyncIterator[Env]:
+async def running(tenant: Tenant, *, stale: float = 60.0, keep: float = 60.0, parallel: int = 16) -> AsyncIterator[Env]:
     async with connected(tenant) as api:
-        env = Env(tenant, api, stale=stale, keep=keep)
+        env = Env(tenant, api, stale=stale, keep=keep, parallel=parallel)
         await env.create()
         task = asyncio.create_task(env.pod_replacer.run())
         yield env
@@ -90,6 +94,38 @@ async def test_stale_request_is_not_deleted_after_an_outage(tenant: Tenant) -> N
         assert env.outcomes.empty()
         env.pod_replacer.recreate(env.wanted)
         assert await env.next() is Outcome.DELETED
+
+
+async def test_pod_whose_round_ends_while_it_waits_for_its_turn_lives(tenant: Tenant) -> None:
+    """A round may have asked for thousands of deletions, of which some are under way when it ends."""
+    async with running(tenant, parallel=0) as env:
+        env.pod_replacer.recreate(env.wanted)
+        await eventually.true(lambda: bool(env.pod_replacer._slots._waiters))
+        env.pod_replacer.forget(env.wanted.pod.uid)
+        env.pod_replacer._slots.release()
+        await eventually.true(lambda: not env.pod_replacer._active)
+        assert (await env.api.get(f"{env.pods}/a"))["metadata"].get("deletionTimestamp") is None
+
+
+async def test_pod_whose_round_ends_while_it_is_marked_lives(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tenant) as env:
+        mark = env.api.patch_status
+
+        async def round_ends(path: str, body: dict[str, Any]) -> dict[str, Any]:
+            env.pod_replacer.forget(env.wanted.pod.uid)
+            return await mark(path, body)
+
+        monkeypatch.setattr(env.api, "patch_status", round_ends)
+        env.pod_replacer.recreate(env.wanted)
+        await eventually.true(lambda: not env.pod_replacer._active)
+        assert (await env.api.get(f"{env.pods}/a"))["metadata"].get("deletionTimestamp") is None
+        assert env.outcomes.empty()
+
+
+def test_request_is_not_stale_before_a_round_of_any_size_repeats_it() -> None:
+    limits = Limits()
+    assert limits.hold / deadlines.RENEWALS + limits.resend < pod_replacer.STALE
+    assert limits.hold > pod_replacer.STALE, "then its members run"
 
 
 async def test_refused_request_is_retried_if_repeated(tenant: Tenant) -> None:
