@@ -179,7 +179,7 @@ class PodReplacer:
         return self._wanted.get(request.wanted.pod.uid) is request and not self._is_stale(request)
 
     async def _replace(self, request: _Request) -> tuple[Outcome, str] | None:
-        """Mark a pod and delete it; return the outcome and the reason, or None without a deletion if it is not wanted."""
+        """Mark a pod and delete it; return the outcome and the reason. None: it is not wanted, and lives."""
         wanted = request.wanted
         pod, path = wanted.pod, paths.pod(wanted.pod.namespace, wanted.pod.name)
         try:
