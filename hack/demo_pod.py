@@ -70,13 +70,14 @@ async def placed(
 
 
 async def is_restarted_twice(scene: Scene, before: Seen) -> None:
-    """Show two faults that end with the program: by the kernel log, and by NVML."""
+    """Show two faults that end with the program: one in the kernel log only, and one that NVML reports as well."""
     scene.report.section("3. Xid 31 in the kernel log, with the trainer's pid")
     await scene.write_xid(31, "MMU Fault", hits=before)
     seen = await _restarted(scene, before=before, cause="Xid 31")
     _print_phases(scene, cause="Xid31")
-    scene.report.section("4. Xid 94 (contained memory error) through NVML, which names no process")
+    scene.report.section("4. Xid 94 (contained memory error): NVML names no process, the kernel log does")
     scene.dev.nvml.xid(gpu=await scene.dev.first_gpu(_POD), code=94)
+    await scene.write_xid(94, "Contained: SM", hits=seen)
     await _restarted(scene, before=seen, cause="Xid 94")
     _print_phases(scene, cause="Xid94")
 
