@@ -11,10 +11,9 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bench import rig
 from bench.faults import looking
 from bench.rig import SECONDS
-from hack.devnode import node, trainer
+from hack.devnode import node, readyz, trainer
 from hack.devnode.observer import Observer
 from hack.fakenvml import control as nvml_control
 from kubemend.agent.faults import finding_queue
@@ -41,7 +40,7 @@ async def measure(dev: node.DevNode, *, count: int) -> list[Sample]:
         pci = nvml_control.kernel_address(dev.gpu_uuids.index(held))
         try:
             async with dev.agent("--dry-run") as agent:
-                await looking.until(lambda: _ready(agent), what="the agent")
+                await readyz.until_ready(agent)
                 codes = itertools.islice(itertools.cycle(_CODES), count)
                 return [await _one(dev, agent, code, pci=pci, pid=pid) for code in codes]
         finally:
@@ -60,10 +59,6 @@ async def _one(dev: node.DevNode, agent: node.Agent, code: int, *, pci: str, pid
     await asyncio.sleep(finding_queue.CALM / (len(_CODES) - 1))
     attribution = log.events("fault.attributed")[-1]
     return Sample(_at(decision) - began, _at(decision) - _at(attribution))
-
-
-async def _ready(agent: node.Agent) -> bool | None:
-    return await rig.is_ready(agent) or None
 
 
 def _at(event: dict[str, Any]) -> float:

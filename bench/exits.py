@@ -21,7 +21,7 @@ import click
 
 from bench import bare, figures, rig
 from bench.dying import Waiting
-from hack.devnode import node, trainer
+from hack.devnode import node, readyz, trainer
 from kubemend.agent.clients.cri.events import EventKind
 from kubemend.agent.model.workloads import ContainerRef, PodRef, PodUid
 from kubemend.agent.restarts import runtime_state
@@ -71,7 +71,7 @@ async def measure(count: int) -> dict[str, Any]:
                 await _create(made, name, node_name=dev.name, opted_in=kind in ("agent", "runtime"))
         pods = {kind: [await _started(made, name) for name in of_kind] for kind, of_kind in names.items()}
         async with dev.agent() as agent:
-            await _until_ready(agent)
+            await readyz.until_ready(agent)
             for number in range(count):
                 pod = pods["agent"][number // _EXITS_A_POD]
                 await _exit(made, pod, rows["agent"], by=_leave_it)
@@ -96,12 +96,6 @@ async def _started(made: rig.Rig, name: str) -> PodRef:
     await made.running(name, restart=0)
     seen = await made.observer.until(name, lambda s: s.step > 0, timeout=rig.SECONDS, what=f"{name} at work")
     return PodRef("default", name, PodUid(seen.uid))
-
-
-async def _until_ready(agent: node.Agent) -> None:
-    async with asyncio.timeout(rig.SECONDS):
-        while not await rig.is_ready(agent):  # noqa: ASYNC110 - /readyz is asked
-            await asyncio.sleep(0.1)
 
 
 async def _exit(

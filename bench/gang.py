@@ -28,8 +28,8 @@ import click
 
 from bench import figures, footprint
 from bench.bare import BareGang
-from bench.rig import SECONDS, is_ready
-from hack.devnode import controllers, node
+from bench.rig import SECONDS
+from hack.devnode import controllers, node, readyz
 from hack.devnode.gang_objects import Shape
 from hack.devnode.gangs import Gang
 from hack.devnode.pulse import Barrier
@@ -42,7 +42,6 @@ _ROUNDS_PER_LIFE = 3
 """Rounds that a controller starts without backoff, at any interval (``common.budgets.Backoff``)."""
 
 _LONG_AGO = dt.timedelta(hours=3)
-_LOOK_AGAIN = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +84,8 @@ async def measure(*, members: int, rounds: int) -> dict[str, Any]:
 @contextlib.asynccontextmanager
 async def whole_product(hub: controllers.Controllers, dev: node.DevNode) -> AsyncIterator[node.Agent]:
     """Run controller and agent; yields the agent when all its components are ready, the hub too."""
-    async with hub.run(), hub.agent(dev) as agent, asyncio.timeout(SECONDS) as ready_by:
-        while not await is_ready(agent):  # noqa: ASYNC110 - /readyz is polled
-            await asyncio.sleep(_LOOK_AGAIN)
-        ready_by.reschedule(None)
+    async with hub.run(), hub.agent(dev) as agent:
+        await readyz.until_ready(agent, hub=True)
         yield agent
 
 

@@ -28,8 +28,8 @@ import aiohttp
 import click
 
 from bench import arrivals, decisions, figures, footprint, poll_cost
-from bench.rig import SECONDS, is_ready
-from hack.devnode import node
+from bench.rig import SECONDS
+from hack.devnode import node, readyz
 from kubemend.common import logs
 
 RECORDED = Path(__file__).with_name("h200_poll.json")
@@ -110,9 +110,7 @@ async def _toggles(dev: node.DevNode, counts: Counts) -> Times:
 
 async def _start_cost(agent: node.Agent) -> float:
     """Return the CPU seconds of the agent and its worker processes until every component is ready."""
-    async with asyncio.timeout(SECONDS):
-        while not await is_ready(agent):  # noqa: ASYNC110 - /readyz is polled
-            await asyncio.sleep(0.1)
+    await readyz.until_ready(agent)
     return round(footprint.of(agent.child.pid).cpu_seconds, 2)
 
 

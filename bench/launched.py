@@ -38,7 +38,7 @@ from bench import figures
 from bench import rig as bench_rig
 from bench.journal import Journal
 from bench.rig import SECONDS
-from hack.devnode import launched, node, trainer
+from hack.devnode import launched, node, readyz, trainer
 from hack.devnode.observer import Observer, Seen
 from hack.fakenvml import control as nvml_control
 from kubemend.agent.clients.launcher import exchange
@@ -342,7 +342,7 @@ class Scene:
                 return f"the launcher of {name} is {state}"
         if entries := self._journal.open_entries():
             return f"{len(entries)} restarts are open in the journal"
-        if not await bench_rig.is_ready(self._agent):
+        if not (await readyz.report(self._agent.metrics_address))["ready"]:
             return "the agent is not ready"
         return ""
 

@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import aiohttp
-
 from hack.devnode import node, patience
 from hack.devnode.observer import Observer
 from kubemend.agent.actuator.context import ActuatorContext
@@ -26,7 +24,6 @@ SECONDS = 60.0
 """The timeout of all waits of a benchmark."""
 
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
-_PROBE = aiohttp.ClientTimeout(total=5.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +49,6 @@ class Rig:
             timeout=timeout,
             what=f"restart {restart} of {name} in kubelet's status",
         )
-
-
-async def is_ready(agent: node.Agent) -> bool:
-    """Return whether every component of an agent is ready; False if it does not listen (yet)."""
-    url = f"http://{agent.metrics_address}/readyz"
-    try:
-        async with aiohttp.ClientSession(trust_env=False, timeout=_PROBE) as session, session.get(url) as answer:
-            return answer.ok
-    except (aiohttp.ClientConnectionError, TimeoutError):
-        return False
 
 
 async def _standbys(cri: cri_client.CriClient) -> Standbys:

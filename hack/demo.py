@@ -15,8 +15,8 @@ from typing import Final
 import click
 
 from hack import demo_gang, demo_pod
-from hack.demo_report import Report, until_ready
-from hack.devnode import controllers, controlplane, jobsets, kubernetes, node, packages, patience
+from hack.demo_report import Report
+from hack.devnode import controllers, controlplane, jobsets, kubernetes, node, packages, patience, readyz
 from hack.devnode.cluster import Cluster
 from hack.devnode.layout import NodeLayout
 from kubemend.common import logs
@@ -73,7 +73,7 @@ async def _product(cluster: Cluster, report: Report, stack: contextlib.AsyncExit
     await stack.enter_async_context(hub.run())
     agents = {each.name: await stack.enter_async_context(hub.agent(each)) for each in cluster.nodes}
     for name, agent in agents.items():
-        parts = await until_ready(agent)
+        parts = (await readyz.until_ready(agent, hub=True))["parts"]
         reported = ", ".join(f"{part} {parts[part]['state']}" for part in parts)
         report.check(f"the agent of {name} is ready", True, reported)
     report.check("a controller leads", True, await hub.leader())

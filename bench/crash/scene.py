@@ -16,7 +16,7 @@ from bench.crash.subjects import Subject
 from bench.crash.witness import Witness
 from bench.journal import Journal
 from bench.rig import SECONDS, Rig
-from hack.devnode import node
+from hack.devnode import node, readyz
 
 _KILL_SECONDS = 10.0
 _LOOK_AGAIN = 0.05
@@ -129,7 +129,7 @@ class Scene:
         if entries := self.journal.open_entries():
             ids = ", ".join(f"{entry.intent.id} of {entry.intent.target}" for entry in entries)
             return (Violation(Wrong.JOURNAL_OPEN, "", f"open in the journal: {ids}"),)
-        if not await bench_rig.is_ready(self._agent):
+        if not (await readyz.report(self._agent.metrics_address))["ready"]:
             return (Violation(Wrong.AGENT_NOT_READY, "", "/readyz does not report ready"),)
         left = _unsettled([await self.witness.look(subject) for subject in self.subjects], faults)
         return left or judging.left_behind(await self.rig.cri.list_containers())

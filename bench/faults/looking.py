@@ -9,6 +9,8 @@ from typing import Any, Final, TypeVar
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
+from hack.devnode import readyz
+
 SECONDS: Final = 90.0
 """The timeout of all waits. Not a promise: a busy machine needs it."""
 
@@ -31,14 +33,7 @@ async def until(look: Callable[[], Awaitable[_T | None]], *, what: str, timeout:
 
 async def parts(address: str) -> dict[str, str]:
     """Return the state of each component of an agent; empty when it does not listen (yet)."""
-    try:
-        async with (
-            aiohttp.ClientSession(trust_env=False, timeout=_TIMEOUT) as session,
-            session.get(f"http://{address}/readyz") as answer,
-        ):
-            reported = await answer.json()
-    except (aiohttp.ClientError, TimeoutError):
-        return {}
+    reported = await readyz.report(address)
     return {name: str(each["state"]) for name, each in reported["parts"].items()}
 
 

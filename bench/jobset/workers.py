@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 from typing import Any, Final
 
-from bench.rig import SECONDS, is_ready
-from hack.devnode import controllers, jobsets, node
+from bench.rig import SECONDS
+from hack.devnode import controllers, jobsets, node, readyz
 from hack.devnode.gang_objects import Shape
 from hack.devnode.jobsets import JobSetGang
 from hack.devnode.rounds import Rounds
@@ -30,9 +30,7 @@ async def measure(*, members: int, failures: int) -> Json:
         hub.agent(dev) as agent,
         contextlib.AsyncExitStack() as stack,
     ):
-        async with asyncio.timeout(SECONDS):
-            while not await is_ready(agent):  # noqa: ASYNC110 - /readyz is polled
-                await asyncio.sleep(_LOOK_AGAIN)
+        await readyz.until_ready(agent, hub=True)
         gang = await stack.enter_async_context(
             JobSetGang.on([dev], "bench", shape=Shape(members=members, gpus=0), timeout=SECONDS)
         )

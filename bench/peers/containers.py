@@ -17,8 +17,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from bench.rig import SECONDS, is_ready
-from hack.devnode import gang_objects, node, pulse
+from bench.rig import SECONDS
+from hack.devnode import gang_objects, node, pulse, readyz
 from hack.devnode.observer import Observer
 
 _OPTED_IN: Final = {"kubemend.io/restart": "InPlace"}
@@ -84,9 +84,7 @@ async def measure(dev: node.DevNode, *, exits: int) -> Json:
         ruled = await _started(dev, observer, "by-rule", container=_RESTARTS_ALL)
         everything = await _row(ruled, count=exits, timeout=_KUBELET_SECONDS)
         async with dev.agent() as agent:
-            async with asyncio.timeout(SECONDS):
-                while not await is_ready(agent):  # noqa: ASYNC110 - /readyz is polled
-                    await asyncio.sleep(_LOOK_AGAIN)
+            await readyz.until_ready(agent)
             opted_in = await _started(dev, observer, "by-kubemend", annotations=_OPTED_IN)
             ours = await _row(opted_in, count=exits, timeout=SECONDS)
     return {

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bench.peers import upstream
-from bench.rig import SECONDS, is_ready
-from hack.devnode import controllers, node
+from bench.rig import SECONDS
+from hack.devnode import controllers, node, readyz
 from hack.devnode.gang_objects import Shape
 from hack.devnode.jobsets import JobSetGang
 from hack.devnode.rounds import Rounds
@@ -62,9 +62,7 @@ async def _kubemend(dev: node.DevNode, *, members: int, failures: int) -> Row:
         hub = await stack.enter_async_context(controllers.Controllers.on([dev], replicas=1))
         await stack.enter_async_context(hub.run())
         agent = await stack.enter_async_context(hub.agent(dev))
-        async with asyncio.timeout(SECONDS):
-            while not await is_ready(agent):  # noqa: ASYNC110 - /readyz is polled
-                await asyncio.sleep(_LOOK_AGAIN)
+        await readyz.until_ready(agent, hub=True)
         gang = await stack.enter_async_context(
             JobSetGang.on([dev], "ours", shape=Shape(members=members, gpus=0), timeout=SECONDS)
         )

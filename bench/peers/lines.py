@@ -24,8 +24,8 @@ from typing import Any, Final
 
 from bench import figures
 from bench.peers import modules
-from bench.rig import SECONDS, is_ready
-from hack.devnode import node, processes
+from bench.rig import SECONDS
+from hack.devnode import node, processes, readyz
 from hack.fakenvml import control as nvml_control
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import paths
@@ -33,7 +33,6 @@ from kubemend.common.kube import paths
 _OURS, _THEIRS = "kubemend.io/DevicesHealthy", "GpuProblem"
 _LINE: Final = "GPU recovery action changed from"
 _REASONS: Final = {True: "GpuResetRequired", False: "NoGpuResetRequired"}
-_LOOK_AGAIN: Final = 0.05
 _STOP_SECONDS: Final = 10.0
 _LONGEST_WAIT: Final = 1.0  # node-problem-detector's own period (condition/manager.go, updatePeriod)
 
@@ -66,9 +65,7 @@ async def measure(dev: node.DevNode, *, lines: int) -> Json:
         pipe = stack.enter_context(_pipe(_place(dev) / "kmsg"))
         await stack.enter_async_context(_detector(dev))
         agent = await stack.enter_async_context(dev.agent())
-        async with asyncio.timeout(SECONDS):
-            while not await is_ready(agent):  # noqa: ASYNC110 - /readyz is polled
-                await asyncio.sleep(_LOOK_AGAIN)
+        await readyz.until_ready(agent)
         conditions = await stack.enter_async_context(_watched(dev))
         await _until(conditions.ours, "True")
         await _until(conditions.theirs, "NoGpuProblem")

@@ -9,9 +9,8 @@ from typing import Any, Final
 
 import yaml
 
-from bench.rig import is_ready
 from bench.steps import arms, records, recovery, spares
-from hack.devnode import node
+from hack.devnode import node, readyz
 from hack.devnode.observer import Observer
 from hack.fakenvml import control
 from kubemend.common import aio, cache_volume
@@ -36,9 +35,7 @@ Json = dict[str, Any]
 async def ready_agent(dev: node.DevNode) -> AsyncIterator[None]:
     """Run an agent, ready when this yields."""
     async with dev.agent() as agent:
-        async with asyncio.timeout(_SECONDS):
-            while not await is_ready(agent):  # noqa: ASYNC110 - /readyz is polled
-                await asyncio.sleep(_LOOK_AGAIN)
+        await readyz.until_ready(agent)
         yield
 
 

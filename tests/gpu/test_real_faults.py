@@ -20,7 +20,7 @@ from typing import Any, Final
 import pytest
 
 from bench.journal import Journal
-from hack.devnode import host_python, node, packages, trainer
+from hack.devnode import host_python, node, packages, readyz, trainer
 from hack.devnode.observer import Observer, Seen
 from hack.fakenvml import control as nvml_control
 from kubemend.agent.clients.cri.errors import NotFound
@@ -99,7 +99,7 @@ class GpuNode:
         """Run an agent, whose budgets are as if an hour had passed."""
         Journal.of(self.state).age_restarts()
         async with self.dev.agent(*extra) as agent:
-            await training.until_ready(agent)
+            await readyz.until_ready(agent)
             yield agent
 
     @contextlib.asynccontextmanager

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.peers import upstream
-from hack.devnode import controlplane, jobsets, node, watching
+from hack.devnode import controlplane, jobsets, node, readyz, watching
 from hack.devnode.apiserver import KubeApiServer
 from hack.devnode.cluster import Cluster
 from hack.devnode.controllers import Controllers
@@ -22,7 +22,6 @@ from kubemend.common.kube import errors, paths
 from tests.platforms import controllers
 from tests.platforms.owned import Kind, Owned
 from tests.platforms.story import Story
-from tests.scenarios.training import part_is
 
 pytestmark = [pytest.mark.devnode, pytest.mark.long]
 
@@ -118,7 +117,7 @@ async def test_a_gang_that_upstreams_sidecars_restart_in_place_is_left_to_them(t
         hub = await stack.enter_async_context(Controllers.on([dev], replicas=1))
         await stack.enter_async_context(hub.run())
         agent = await stack.enter_async_context(hub.agent(dev, f"--state-dir={tmp_path / 'state'}"))
-        await part_is(agent, "the hub", lambda ready: ready["parts"]["hub"]["state"] == "ready")
+        await readyz.until(agent, lambda ready: ready["parts"]["hub"]["state"] == "ready", what="the hub")
         shape = Shape(members=2, annotations={"kubemend.io/restart": "InPlace"})
         gang = await stack.enter_async_context(upstream.UpstreamGang.on([dev], "theirs", shape=shape, timeout=DEADLINE))
         rounds, before = Rounds(api, gang.template.key), await gang.identities()

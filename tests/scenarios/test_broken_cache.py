@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hack.devnode import node, trainer
+from hack.devnode import node, readyz, trainer
 from hack.devnode.observer import Observer, Seen
 from kubemend.common import cache_volume
 from tests import eventually
@@ -68,7 +68,7 @@ async def test_trainer_with_a_broken_cache_recovers_after_two_early_failures(
         dev.agent(own_state) as agent,
         training.made(observer, with_cache(dev, name, strategy=strategy)) as before,
     ):
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         there = volume(observer, before)
         (there / "shipper").mkdir()
         (there / "shipper" / "log").touch()

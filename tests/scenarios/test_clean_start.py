@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hack.devnode import node, trainer
+from hack.devnode import node, readyz, trainer
 from hack.devnode.observer import Observer, Seen
 from tests.scenarios import training
 
@@ -74,7 +74,7 @@ async def test_old_trainers_files_go_and_a_sidecars_open_file_stays(
 ) -> None:
     manifest = shipper(trainer.manifest("messy", node=dev.name, annotations=CLEAN, script=MESSY), SIDECAR)
     async with dev.agent(own_state) as agent, training.made(observer, manifest) as before:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         there, message = await restarted(dev, observer, "messy", before)
         assert there == {"open-elsewhere"}
         assert " files removed (0.0 MiB), 1 left ('open-elsewhere' is in use)" in message
@@ -84,7 +84,7 @@ async def test_old_trainers_files_go_and_a_sidecars_open_file_stays(
 
 async def test_without_the_annotation_nothing_is_touched(dev: node.DevNode, observer: Observer, own_state: str) -> None:
     async with dev.agent(own_state) as agent, training.pod(dev, observer, "kept", script=MESSY) as before:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         there, message = await restarted(dev, observer, "kept", before)
         assert there == {"nccl", "polluted", "link"}
         assert "/dev/shm" not in message
@@ -93,7 +93,7 @@ async def test_without_the_annotation_nothing_is_touched(dev: node.DevNode, obse
 async def test_lone_never_trainer_finds_it_clean(dev: node.DevNode, observer: Observer, own_state: str) -> None:
     fields: dict[str, Any] = {"restart_policy": "Never", "sidecar": False, "annotations": CLEAN, "script": MESSY}
     async with dev.agent(own_state) as agent, training.pod(dev, observer, "messy-never", **fields) as before:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         there, message = await restarted(dev, observer, "messy-never", before)
         assert there == set()
         assert "/dev/shm: 3 files removed" in message
@@ -126,7 +126,7 @@ async def test_a_rerun_cleans_before_the_init_containers_run(
     prepare = manifest["spec"]["initContainers"][0]
     prepare["command"][-1] = "ls -A /dev/shm; touch /dev/shm/made-by-init\n" + prepare["command"][-1]
     async with dev.agent(own_state) as agent, training.made(observer, manifest):
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         after = await rerun(dev, observer, "messy-rerun")
         assert "/dev/shm: 6 files removed" in after.condition("InPlaceRestart")["message"]
         there = await found(observer, "messy-rerun", after)
@@ -138,7 +138,7 @@ async def test_a_volume_of_its_own_is_emptied(dev: node.DevNode, observer: Obser
     manifest["spec"]["volumes"].append({"name": "dshm", "emptyDir": {"medium": "Memory"}})
     manifest["spec"]["containers"][0]["volumeMounts"].append({"name": "dshm", "mountPath": "/dev/shm"})
     async with dev.agent(own_state) as agent, training.made(observer, manifest) as before:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         there, message = await restarted(dev, observer, "messy-volume", before)
         assert there == set()
         assert "/dev/shm: 3 files removed" in message
@@ -159,7 +159,7 @@ async def test_nodes_own_is_left_alone_and_reported(
     manifest = trainer.manifest("host-ipc", node=dev.name, annotations=CLEAN)
     manifest["spec"]["hostIPC"] = True
     async with dev.agent(own_state) as agent, training.made(observer, manifest) as before:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         _, message = await restarted(dev, observer, "host-ipc", before)
         assert "/dev/shm: not emptied: it is the node's (hostIPC)" in message
     assert exists(on_the_node)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hack.devnode import node
+from hack.devnode import node, readyz
 from hack.devnode.observer import Observer
 from hack.fakenvml import control
 from kubemend.common.kube import client as kube
@@ -37,7 +37,7 @@ def api(observer: Observer) -> kube.KubeClient:
 @contextlib.asynccontextmanager
 async def agent_of(dev: node.DevNode, state: Path) -> AsyncIterator[node.Agent]:
     async with dev.agent(f"--state-dir={state}") as agent:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         yield agent
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hack.devnode import node
+from hack.devnode import node, readyz
 from hack.devnode.observer import Observer
 from kubemend.agent.doctor import checks, examine, rendering
 from kubemend.agent.doctor.checks import Report, Result
@@ -59,7 +59,7 @@ async def test_complete_node_passes_all_checks(dev: node.DevNode, observer: Obse
 
 async def test_running_agent_reports_its_components(dev: node.DevNode, settings: Settings, tmp_path: Path) -> None:
     async with dev.agent(f"--state-dir={tmp_path / 'state'}") as agent:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         report = await examine.examine(dataclasses.replace(settings, metrics_address=agent.metrics_address))
 
     assert results(report)["agent"] is Result.OK

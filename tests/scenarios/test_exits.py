@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hack.devnode import node, trainer
+from hack.devnode import node, readyz, trainer
 from hack.devnode.observer import Observer, Seen
 from tests.scenarios import training
 
@@ -106,7 +106,7 @@ async def test_exit_with_an_error_causes_a_restart_in_place(
             assert kubelets(agent, name) <= 1, "a second restart it would have delayed"
 
     async with dev.agent(own_state) as agent:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         async with asyncio.TaskGroup() as pods:
             for policy, sidecar in itertools.product(("Always", "OnFailure"), (True, False)):
                 pods.create_task(exits_twice(agent, policy, sidecar=sidecar))
@@ -119,7 +119,7 @@ async def test_exit_without_an_error_is_left_to_kubelet(
     name = f"left-{code}"
     annotations = {"kubemend.io/restart": "InPlace", "kubemend.io/fatal-exit-codes": "42"}
     async with dev.agent(own_state) as agent:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         async with training.pod(
             dev, observer, name, restart_policy=policy, script=DIES, annotations=annotations
         ) as seen:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hack.devnode import node
+from hack.devnode import node, readyz
 from hack.devnode.observer import Observer
 from tests import eventually
 from tests.scenarios import training
@@ -36,7 +36,7 @@ async def test_an_xid_restarts_the_container_of_its_process_under_any_restart_po
             assert healthy.condition("DeviceFailure")["status"] == "False"
 
     async with dev.agent(own_state) as agent:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         async with asyncio.TaskGroup() as pods:
             for policy in ("Always", "OnFailure", "Never"):
                 pods.create_task(faults(policy))
@@ -46,7 +46,7 @@ async def test_three_faults_in_a_row_are_three_restarts_without_backoff(
     dev: node.DevNode, observer: Observer, own_state: str
 ) -> None:
     async with dev.agent(own_state) as agent, training.pod(dev, observer, "in-a-row") as before:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         seen = before
         for _ in range(3):
             await training.xid(dev, observer, "in-a-row", 31)
@@ -57,7 +57,7 @@ async def test_pod_without_opt_in_gets_a_condition_but_no_restart(
     dev: node.DevNode, observer: Observer, own_state: str
 ) -> None:
     async with dev.agent(own_state) as agent, training.pod(dev, observer, "observed", annotations={}) as before:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         await training.xid(dev, observer, "observed", 31)
         reported = await observer.until(
             "observed",
@@ -74,7 +74,7 @@ async def test_gpu_off_the_bus_moves_the_pod_without_a_restart(
     dev: node.DevNode, observer: Observer, own_state: str
 ) -> None:
     async with dev.agent(own_state) as agent, training.pod(dev, observer, "off-bus") as before:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         await training.xid(dev, observer, "off-bus", 79)
         reported = await observer.until(
             "off-bus",
@@ -101,7 +101,7 @@ async def test_other_containers_and_pods_are_not_touched(dev: node.DevNode, obse
         training.pod(dev, observer, "hit") as before,
         training.pod(dev, observer, "bystander") as bystander,
     ):
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         await training.xid(dev, observer, "hit", 31)
         await training.restarted(observer, "hit", before)
         assert (await observer.see("bystander")).running == bystander.running
@@ -112,11 +112,11 @@ async def test_an_agent_killed_while_faults_come_in_loses_none(
 ) -> None:
     async with training.pod(dev, observer, "killed", restart_policy="Never") as before:
         async with dev.agent(own_state) as agent:
-            await training.until_ready(agent)
+            await readyz.until_ready(agent)
             await training.xid(dev, observer, "killed", 31)
             agent.child.signal(signal.SIGKILL)  # anywhere between reading the line and the end of the swap
         async with dev.agent(own_state) as agent:
-            await training.until_ready(agent)
+            await readyz.until_ready(agent)
             after = await observer.until(
                 "killed",
                 lambda s: (
@@ -135,7 +135,7 @@ async def test_verdicts_outlive_the_agent(dev: node.DevNode, observer: Observer,
     async with training.pod(dev, observer, "outlive", annotations={}):
         gpu = dev.gpu_uuids[await dev.first_gpu("outlive")]
         async with dev.agent(own_state) as agent:
-            await training.until_ready(agent)
+            await readyz.until_ready(agent)
             await training.xid(dev, observer, "outlive", 95)
             await observer.until(
                 "outlive",
@@ -144,7 +144,7 @@ async def test_verdicts_outlive_the_agent(dev: node.DevNode, observer: Observer,
                 what="Xid95",
             )
         async with dev.agent(own_state) as agent:
-            await training.until_ready(agent)
+            await readyz.until_ready(agent)
 
             async def is_known() -> bool:
                 return await training.metric(agent, "kubemend_device_verdict", device=gpu, verdict="Unhealthy") == 1.0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hack.devnode import node
+from hack.devnode import node, readyz
 from hack.devnode.observer import Observer, Seen
 from kubemend.common import cgroupfs
 from tests.scenarios import training
@@ -58,7 +58,7 @@ async def test_each_pod_learns_of_its_own_gpu(dev: node.DevNode, observer: Obser
         training.pod(dev, observer, "asks", gpus=1) as asks,
         training.pod(dev, observer, "asks-too", gpus=1) as asks_too,
     ):
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         mine, theirs = [dev.gpu_uuids[await dev.first_gpu(name)] for name in ("asks", "asks-too")]
         for seen, gpu in ((asks, mine), (asks_too, theirs)):
             answer = await asked(observer, socket, seen)

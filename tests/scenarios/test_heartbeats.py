@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hack.devnode import node, trainer
+from hack.devnode import node, readyz, trainer
 from hack.devnode.observer import Observer, Seen
 from kubemend.agent.actuator.hold.cgroups import Cgroup
 from tests import eventually
@@ -87,7 +87,7 @@ async def test_a_trainer_that_stops_beating_is_restarted_and_watched_again(
                 assert (f"restart {restart} Hung" in log) is (condition["reason"] == "Swapped"), "not kubelet's"
 
     async with dev.agent(own_state) as agent:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         async with asyncio.TaskGroup() as pods:
             pods.create_task(hangs_twice(agent, "hangs", "/beat"))
             pods.create_task(hangs_twice(agent, "hangs-on-volume", f"{trainer.CHECKPOINTS}/beat"))
@@ -127,7 +127,7 @@ async def test_next_step_of_a_restarted_trainer_is_measured(
             assert 0.0 < await grown("sum", "start") < await grown("sum", "fault") < most
 
     async with dev.agent(own_state) as agent:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         async with asyncio.TaskGroup() as pods:
             pods.create_task(steps_again(agent, "swap", "/beat"))
             pods.create_task(steps_again(agent, "reset", "/beat"))
@@ -142,7 +142,7 @@ async def test_a_trainer_that_has_never_beaten_is_left_alone(
         beating(dev, observer, "hangs-beside") as other,
         beating(dev, observer, "never-beats", file="/none/beat") as before,
     ):
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         await watched(agent, "hangs-beside")
         after = await hung(observer, "hangs-beside", other)  # the beating one has hung for longer than the timeout
         assert after.restart_counts["trainer"] >= 1
@@ -172,7 +172,7 @@ async def test_a_trainer_that_is_frozen_or_stopped_does_not_hang(
         beating(dev, observer, "stopped") as stopped,
         beating(dev, observer, other) as beside,
     ):
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         with contextlib.ExitStack() as paused:
             for name, before, pause in (("frozen", frozen, freeze), ("stopped", stopped, stop)):
                 await watched(agent, name)
@@ -192,19 +192,19 @@ async def test_returning_agent_finds_a_trainer_that_hung_in_its_absence(
 ) -> None:
     async with beating(dev, observer, "hung-before") as before:
         async with dev.agent(own_state) as agent:
-            await training.until_ready(agent)
+            await readyz.until_ready(agent)
             await watched(agent, "hung-before")
         switch = observer.volume(before.uid) / HANG
         switch.touch()
         async with dev.agent(own_state) as agent:
-            await training.until_ready(agent)
+            await readyz.until_ready(agent)
             await training.fixed(observer, "hung-before", before, because="no heartbeat in /beat")
 
 
 async def test_invalid_heartbeat_is_reported_on_the_pod(dev: node.DevNode, observer: Observer, own_state: str) -> None:
     annotations = {"kubemend.io/restart": "InPlace", "kubemend.io/heartbeat-file": "/beat"}
     async with dev.agent(own_state) as agent, training.pod(dev, observer, "half-asked", annotations=annotations):
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         reported = await observer.until(
             "half-asked",
             lambda s: s.condition("InPlaceRestart").get("reason") == "BadAnnotation",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hack.devnode import node
+from hack.devnode import node, readyz
 from hack.devnode.observer import Observer
 from tests.fakes.certificates import Authority
 from tests.fakes.hub import FakeHub
@@ -32,8 +32,8 @@ async def test_missing_hub_blocks_nothing_and_is_found_later(
         pass  # its port is known now, and nothing serves there
     flags = {"hub": f"127.0.0.1:{hub.port}", **trust(tmp_path, authority)}
     async with training.pod(dev, observer, "alone"), started(dev, tmp_path, **flags) as agent:
-        ready = await training.part_is(
-            agent, "hub degraded", lambda ready: ready["parts"]["hub"]["state"] == "degraded" and ready["ready"]
+        ready = await readyz.until(
+            agent, lambda ready: ready["parts"]["hub"]["state"] == "degraded" and ready["ready"], what="a degraded hub"
         )
         assert ready["status"] == 200
         assert "no hub answers" in ready["parts"]["hub"]["message"]
@@ -43,7 +43,7 @@ async def test_missing_hub_blocks_nothing_and_is_found_later(
         await training.fixed(observer, "alone", before, because="Xid 31")
         async with hub:
             stream, hello = await hub.welcomed()
-            await training.part_is(agent, "hub ready", lambda ready: ready["parts"]["hub"]["state"] == "ready")
+            await readyz.until(agent, lambda ready: ready["parts"]["hub"]["state"] == "ready", what="hub ready")
             assert hello.node == dev.name
             agent.child.signal(signal.SIGTERM)
             assert await agent.child.wait(timeout=training.DEADLINE) == 0

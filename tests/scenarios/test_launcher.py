@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from hack.devnode import images, manifests, node, trainer
+from hack.devnode import images, manifests, node, readyz, trainer
 from hack.devnode import launched as launching
 from hack.devnode.observer import Observer, Seen
 from kubemend.common.kube import client as kube
@@ -66,7 +66,7 @@ async def test_a_fault_of_the_program_makes_no_container_and_the_next_one_does(
 ) -> None:
     name = "launched"
     async with dev.agent(own_state) as agent, training.made(observer, launched(dev, name)) as before:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         await spare_is_ready(observer, name)
         await training.xid(dev, observer, name, 31)
         after = await restarted(observer, name, before, by="process", because="Xid 31")
@@ -136,7 +136,7 @@ async def test_component_runs_a_named_program_by_the_launcher_in_the_agents_imag
         dev.agent(own_state) as agent,
         training.made(observer, pod) as before,
     ):
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         await spare_is_ready(observer, name)
         read = log(observer, name, before)
         await training.xid(dev, observer, name, 31)
@@ -185,7 +185,7 @@ async def test_a_hang_is_one_of_the_program_and_its_heartbeat_is_watched_again(
         heartbeat_timeout="5s",
     )
     async with dev.agent(own_state) as agent, training.made(observer, pod) as before:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         for number in (1, 2):
             await watched(agent, name)
             hang = observer.volume(before.uid) / "hang"
@@ -214,7 +214,7 @@ async def test_a_launcher_that_does_not_answer_is_swapped_or_refused(
 ) -> None:
     name = f"launched-silent-{strategy}"
     async with dev.agent(own_state) as agent, training.made(observer, launched(dev, name, strategy=strategy)) as before:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         main = await observer.pid(before.running["trainer"][0])
         os.kill(main, signal.SIGSTOP)
         await training.xid(dev, observer, name, 31)
@@ -239,7 +239,7 @@ async def test_agents_killed_at_any_moment_leave_one_program(
     async with training.made(observer, launched(dev, name, strategy="process", max_restarts="100")) as before:
         for number in range(12):
             async with dev.agent(state) as agent:
-                await training.until_ready(agent)
+                await readyz.until_ready(agent)
                 await training.xid(dev, observer, name, 31)
                 await eventually.true(lambda: "restart.decided" in agent.log.read_text())
                 await asyncio.sleep(0.004 * number)
@@ -247,7 +247,7 @@ async def test_agents_killed_at_any_moment_leave_one_program(
                 await agent.child.wait(timeout=training.DEADLINE)
             assert len(await programs(observer, before)) <= 1
         async with dev.agent(state) as agent:
-            await training.until_ready(agent)
+            await readyz.until_ready(agent)
             after = await observer.see(name)
             await training.trains_on(observer, name, after)
             assert is_unchanged(before, after)
@@ -266,7 +266,7 @@ async def test_launchers_killed_at_any_moment_of_a_restart_leave_one_program(
     """Kubelet, or the agent, then replaces the container."""
     name = "launched-dies"
     async with dev.agent(own_state) as agent:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         for number in range(8):
             pod = launched(dev, name, strategy="process")
             async with training.made(observer, pod) as before:

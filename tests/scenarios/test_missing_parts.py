@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hack.devnode import loopback, node, processes
+from hack.devnode import loopback, node, processes, readyz
 from hack.devnode.node import Agent, agent_command
 from hack.devnode.observer import Observer
 from hack.fakenvml.layout import Driver
@@ -37,9 +37,8 @@ async def started(dev: node.DevNode, tmp_path: Path, **flags: str) -> AsyncItera
 
 async def degraded(agent: Agent, part: str, *, mentions: str, also: Collection[str] = ()) -> None:
     """Wait until that component, and no other but ``also``, is degraded, with a message and a hint."""
-    ready = await training.part_is(
+    ready = await readyz.until(
         agent,
-        f"{part} degraded",
         lambda ready: (
             ready["parts"][part]["state"] == "degraded"
             and all(
@@ -48,6 +47,7 @@ async def degraded(agent: Agent, part: str, *, mentions: str, also: Collection[s
                 if name != part and name not in also
             )
         ),
+        what=f"{part} degraded",
     )
     assert ready["status"] == 503
     assert mentions in ready["parts"][part]["message"]
@@ -59,7 +59,7 @@ async def test_no_runtime_socket(dev: node.DevNode, tmp_path: Path) -> None:
     async with started(dev, tmp_path, **{"cri-endpoint": str(link)}) as agent:
         await degraded(agent, "container-runtime", mentions=str(link))
         link.symlink_to(dev.layout.containerd_socket)
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
 
 
 async def test_a_socket_that_is_not_cri(dev: node.DevNode, tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ async def test_a_socket_that_is_not_cri(dev: node.DevNode, tmp_path: Path) -> No
             await degraded(agent, "container-runtime", mentions=str(path))
             path.unlink()
             path.symlink_to(dev.layout.containerd_socket)
-            await training.until_ready(agent)
+            await readyz.until_ready(agent)
 
 
 async def test_no_kernel_log(dev: node.DevNode, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ async def test_no_kernel_log(dev: node.DevNode, tmp_path: Path) -> None:
     async with started(dev, tmp_path, **{"kernel-log": str(path)}) as agent:
         await degraded(agent, "kernel-log", mentions=str(path))
         path.symlink_to(dev.layout.kernel_log)
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
 
 
 async def test_no_api_server(dev: node.DevNode, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ async def test_no_api_server(dev: node.DevNode, tmp_path: Path) -> None:
     async with started(dev, tmp_path, kubeconfig=str(path)) as agent:
         await degraded(agent, "kubernetes-api", mentions=str(path), also=["node", "device-taints"])
         path.symlink_to(dev.kubeconfig)
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
 
 
 async def test_no_pod_resources_socket(dev: node.DevNode, tmp_path: Path) -> None:
@@ -96,16 +96,16 @@ async def test_no_pod_resources_socket(dev: node.DevNode, tmp_path: Path) -> Non
     async with started(dev, tmp_path, **{"pod-resources-socket": str(path)}) as agent:
         await degraded(agent, "pod-resources", mentions=str(path))
         path.symlink_to(dev.kubelet.pod_resources_socket)
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
 
 
 async def test_unloaded_driver_is_idle_and_used_once_loaded(dev: node.DevNode, tmp_path: Path) -> None:
     dev.nvml.driver(Driver.ABSENT)
     try:
         async with started(dev, tmp_path) as agent:
-            await training.part_is(agent, "nvml idle", lambda ready: ready["parts"]["nvml"]["state"] == "idle")
+            await readyz.until(agent, lambda ready: ready["parts"]["nvml"]["state"] == "idle", what="nvml idle")
             dev.nvml.driver(Driver.LOADED)
-            await training.part_is(agent, "nvml ready", lambda ready: ready["parts"]["nvml"]["state"] == "ready")
+            await readyz.until(agent, lambda ready: ready["parts"]["nvml"]["state"] == "ready", what="nvml ready")
     finally:
         dev.nvml.driver(Driver.LOADED)
 

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from bench.faults import disks
-from hack.devnode import leftovers, node
+from hack.devnode import leftovers, node, readyz
 from hack.devnode.criproxy import CriProxy, Fault, Gate, Slow, When
 from hack.devnode.layout import NodeLayout
 from hack.devnode.observer import Observer, Seen
@@ -81,7 +81,7 @@ async def test_failed_or_lost_call_does_not_stop_a_swap(
     dev: node.DevNode, observer: Observer, proxy: CriProxy, tmp_path: Path
 ) -> None:
     async with agent(dev, proxy, tmp_path) as started:
-        await training.until_ready(started)
+        await readyz.until_ready(started)
         for number, (method, code, when) in enumerate(LOST):
             name = f"lost-{number}"
             policy = ("Never", "Always")[number % 2]
@@ -92,7 +92,7 @@ async def test_failed_or_lost_call_does_not_stop_a_swap(
                 after = await came_back(observer, name, before)
                 # Where kubelet was faster, the agent starts nothing.
                 assert fault.times == 0 or not training.is_ours(after), f"{method} was not called"
-        await training.until_ready(started)
+        await readyz.until_ready(started)
 
 
 @pytest.mark.parametrize("strategy", ["rerun", pytest.param("reset", marks=pytest.mark.long)])
@@ -101,7 +101,7 @@ async def test_failed_or_lost_call_does_not_stop_a_pod_restart(
 ) -> None:
     annotations = OPT_IN | {"kubemend.io/strategy": strategy}
     async with agent(dev, proxy, tmp_path) as started:
-        await training.until_ready(started)
+        await readyz.until_ready(started)
         for when in When:
             name = f"lost-{strategy}-{when.value}"
             async with training.pod(dev, observer, name, gpus=1, annotations=annotations) as before:
@@ -118,7 +118,7 @@ async def test_a_runtime_that_answers_slowly_makes_a_restart_slow(
 ) -> None:
     proxy.hooks.append(Slow(frozenset({*CALLS, "ListContainers", "ContainerStatus", "ListPodSandbox"}), seconds=0.5))
     async with agent(dev, proxy, tmp_path) as started, training.pod(dev, observer, "slow") as before:
-        await training.until_ready(started)
+        await readyz.until_ready(started)
         await training.xid(dev, observer, "slow", 31)
         await came_back(observer, "slow", before)
 
@@ -152,7 +152,7 @@ async def test_swap_continues_after_a_runtime_restart(tmp_path: Path, policy: st
         proxied(dev, tmp_path) as proxy,
         agent(dev, proxy, tmp_path) as started,
     ):
-        await training.until_ready(started)
+        await readyz.until_ready(started)
         for method in CALLS:
             name = f"restarted-{method.lower()}"
             async with training.pod(dev, observer, name, restart_policy=policy) as before:
@@ -162,7 +162,7 @@ async def test_swap_continues_after_a_runtime_restart(tmp_path: Path, policy: st
                 await dev.containerd.restart()
                 gate.open()
                 await came_back(observer, name, before)
-        await training.until_ready(started)
+        await readyz.until_ready(started)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ async def test_swap_waits_for_a_runtime_that_is_away(tmp_path: Path, how: str, p
         agent(dev, proxy, tmp_path) as started,
         training.pod(dev, observer, "away", restart_policy=policy) as before,
     ):
-        await training.until_ready(started)
+        await readyz.until_ready(started)
         gate = held_at(proxy, "StopContainer")
         await training.xid(dev, observer, "away", 31)
         await asyncio.wait_for(gate.reached.wait(), training.DEADLINE)
@@ -191,7 +191,7 @@ async def test_swap_waits_for_a_runtime_that_is_away(tmp_path: Path, how: str, p
         else:
             dev.containerd.resume()
         await came_back(observer, "away", before)
-        await training.until_ready(started)
+        await readyz.until_ready(started)
 
 
 async def test_a_full_disk_holds_restarts_until_there_is_room_again(
@@ -199,7 +199,7 @@ async def test_a_full_disk_holds_restarts_until_there_is_room_again(
 ) -> None:
     with disks.small(tmp_path / "disk") as disk:
         async with dev.agent(f"--state-dir={disk}") as started, training.pod(dev, observer, "full-disk") as before:
-            await training.until_ready(started)
+            await readyz.until_ready(started)
             filler = disks.fill(disk)
             await training.xid(dev, observer, "full-disk", 31)
             held = await observer.until(
@@ -213,4 +213,4 @@ async def test_a_full_disk_holds_restarts_until_there_is_room_again(
             assert started.child.returncode is None
             filler.unlink()
             await came_back(observer, "full-disk", before)
-            await training.until_ready(started)
+            await readyz.until_ready(started)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hack.devnode import node, processes, trainer
+from hack.devnode import node, processes, readyz, trainer
 from hack.devnode.observer import Observer, Seen
 from tests.scenarios import training
 from tests.scenarios.test_missing_parts import started
@@ -71,7 +71,7 @@ def commands(tmp_path: Path) -> Commands:
 async def agent_of(dev: node.DevNode, commands: Commands) -> AsyncIterator[node.Agent]:
     """A ready agent that the commands reach."""
     async with dev.agent(f"--state-dir={commands.state}") as agent:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         yield agent
 
 
@@ -218,8 +218,8 @@ async def test_request_without_a_runtime_is_held_with_a_reason(
         started(dev, tmp_path, **{"cri-endpoint": str(link)}) as agent,
     ):
         wanted = {"kubernetes-api": "ready", "container-runtime": "degraded"}
-        await training.part_is(
-            agent, str(wanted), lambda ready: wanted == {each: ready["parts"][each]["state"] for each in wanted}
+        await readyz.until(
+            agent, lambda ready: wanted == {each: ready["parts"][each]["state"] for each in wanted}, what=str(wanted)
         )
         at_once = await commands.restart("held", "--no-wait")
         assert at_once.returncode == 0, at_once

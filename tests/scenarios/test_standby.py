@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hack.devnode import node
+from hack.devnode import node, readyz
 from hack.devnode.observer import Observer
 from tests.scenarios import training
 
@@ -21,7 +21,7 @@ async def test_a_lone_never_trainer_is_restarted_and_its_pod_is_never_failed(
         dev.agent(f"--state-dir={tmp_path / 'state'}") as agent,
         training.pod(dev, observer, name, restart_policy="Never", sidecar=False, annotations=BUDGET) as before,
     ):
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         seen = before
         for _ in range(3):
             await training.xid(dev, observer, name, 31)
@@ -38,7 +38,7 @@ async def test_a_lone_never_trainer_with_a_grace_period_is_refused_beforehand(
         dev.agent(f"--state-dir={tmp_path / 'state'}") as agent,
         training.pod(dev, observer, name, restart_policy="Never", sidecar=False, annotations=asking) as before,
     ):
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         await training.xid(dev, observer, name, 31)
         reported = await observer.until(
             name,

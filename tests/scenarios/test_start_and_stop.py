@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hack.devnode import node
-from tests.scenarios import training
+from hack.devnode import node, readyz
 from tests.scenarios.test_missing_parts import started
 
 pytestmark = pytest.mark.devnode
@@ -37,16 +36,16 @@ async def test_stop_during_the_start_is_orderly(dev: node.DevNode, tmp_path: Pat
 async def test_the_first_answer_to_readyz_names_every_part(dev: node.DevNode, tmp_path: Path) -> None:
     async with started(dev, tmp_path) as agent:
         async with asyncio.timeout(SECONDS):
-            while not (first := await training.readyz(agent))["status"]:  # noqa: ASYNC110 - until it listens
+            while not (first := await readyz.report(agent.metrics_address))["status"]:  # noqa: ASYNC110 - until it listens
                 await asyncio.sleep(0.001)
-        await training.until_ready(agent)
-        assert set(first["parts"]) == set((await training.readyz(agent))["parts"])
+        await readyz.until_ready(agent)
+        assert set(first["parts"]) == set((await readyz.report(agent.metrics_address))["parts"])
 
 
 async def test_control_socket_exists_while_the_agent_runs(dev: node.DevNode, tmp_path: Path) -> None:
     socket = tmp_path / "state" / "control.sock"
     async with started(dev, tmp_path) as agent:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         assert socket.is_socket()
         assert socket.stat().st_mode & 0o777 == 0o600
     assert not socket.exists()
@@ -54,26 +53,26 @@ async def test_control_socket_exists_while_the_agent_runs(dev: node.DevNode, tmp
 
 async def test_a_second_agent_of_the_same_state_is_refused_and_harms_nothing(dev: node.DevNode, tmp_path: Path) -> None:
     async with started(dev, tmp_path) as first:
-        await training.until_ready(first)
+        await readyz.until_ready(first)
         flags = {"state-dir": str(tmp_path / "state"), "metrics-address": "127.0.0.1:0"}
         async with dev.agent(*(f"--{key}={value}" for key, value in flags.items())) as second:
             assert await second.child.wait(timeout=SECONDS) == 3
             last = second.log.read_text().strip().splitlines()[-1]
             assert "control.sock" in last
             assert "--state-dir" in last
-        await training.until_ready(first)
+        await readyz.until_ready(first)
         assert (tmp_path / "state" / "control.sock").is_socket()
 
 
 async def test_the_socket_of_an_agent_that_was_killed_is_taken_over(dev: node.DevNode, tmp_path: Path) -> None:
     state = f"--state-dir={tmp_path / 'state'}"
     async with dev.agent(state) as killed:
-        await training.until_ready(killed)
+        await readyz.until_ready(killed)
         killed.child.signal(signal.SIGKILL)
         await killed.child.wait(timeout=SECONDS)
     assert (tmp_path / "state" / "control.sock").is_socket()
     async with dev.agent(state) as successor:
-        await training.until_ready(successor)
+        await readyz.until_ready(successor)
 
 
 def watch_of(agent: int) -> int:
@@ -103,7 +102,7 @@ def ends(pid: int, *, act: Callable[[], None]) -> bool:
 async def test_watcher_outlives_a_killed_agent_only_with_frozen_containers(dev: node.DevNode, tmp_path: Path) -> None:
     """Its release is tested on the runtime alone (tests/containerd/test_last_resort.py)."""
     async with dev.agent(f"--state-dir={tmp_path / 'state'}") as agent:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         watch = watch_of(agent.child.pid)
         assert await asyncio.to_thread(ends, watch, act=lambda: agent.child.signal(signal.SIGKILL))
         await agent.child.wait(timeout=SECONDS)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hack.devnode import node, trainer
+from hack.devnode import node, readyz, trainer
 from hack.devnode.observer import Observer, Seen
 from kubemend.agent.model.outcomes import Result
 from kubemend.agent.restart.intents import Strategy
@@ -78,7 +78,7 @@ async def test_the_whole_pod_is_restarted_init_containers_first(
             await observer.until(name, lambda s: s.step > after.step, timeout=training.DEADLINE, what="further steps")
 
     async with dev.agent(own_state) as agent:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         async with asyncio.TaskGroup() as pods:
             for strategy, policy in itertools.product(("rerun", "reset"), ("Always", "OnFailure")):
                 pods.create_task(restarts(strategy, policy))
@@ -120,7 +120,7 @@ async def test_a_reset_brings_fresh_values_where_a_swap_keeps_the_old_ones(
         training.made(observer, rated(dev, "rated-swap", strategy="swap")) as before,
         training.made(observer, rated(dev, "rated-reset", strategy="reset")) as other,
     ):
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         for name in ("rated-swap", "rated-reset"):
             body = {"metadata": {"annotations": {"learning-rate": "new"}}}
             await observer.api.patch(paths.pod("default", name), body, content_type=kube.Patch.MERGE)
@@ -147,7 +147,7 @@ async def test_a_reset_picks_up_a_changed_config_map(dev: node.DevNode, observer
     api, maps = observer.api, paths.collection("configmaps", namespace="default")
     await api.create(maps, {"metadata": {"name": "rates"}, "data": {"rate": "old"}})
     async with dev.agent(own_state) as agent, training.made(observer, manifest) as before:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         assert await said(observer, "configured", before) == "rate old"
         await api.patch(f"{maps}/rates", {"data": {"rate": "new"}}, content_type=kube.Patch.MERGE)
         await training.xid(dev, observer, "configured", 31)
@@ -176,7 +176,7 @@ async def test_the_pods_own_rule_restarts_all_of_it(dev: node.DevNode, observer:
         restartPolicyRules=[{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [137]}}],
     )
     async with dev.agent(own_state) as agent, training.made(observer, manifest) as before:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         await training.xid(dev, observer, "ruled", 31)
         await whole_pod_restarted(observer, "ruled", before, by="rules")
 
@@ -193,7 +193,7 @@ async def test_selected_containers_are_swapped_together_and_no_other(
         for name in ("worker", "bystander")
     ]
     async with dev.agent(own_state) as agent, training.made(observer, manifest) as before:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         await training.xid(dev, observer, "several", 31)
         after = await training.restarted(observer, "several", before)
         assert {name for name in after.running if after.running[name] != before.running[name]} == {"trainer", "worker"}
@@ -211,7 +211,7 @@ async def test_grace_runs_pre_stop_then_sigterm_before_the_kill(
     on_term = "trap 'echo term >> /checkpoints/end; exit 0' TERM\n"
     made["command"] = [*made["command"][:2], on_term + made["command"][2]]
     async with dev.agent(own_state) as agent, training.made(observer, manifest) as before:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         await training.xid(dev, observer, "graceful", 31)
         after = await training.restarted(observer, "graceful", before)
         assert (observer.volume(after.uid) / "end").read_text().split() == ["hook", "term"]
@@ -222,7 +222,7 @@ async def test_restart_that_would_fail_a_never_pod_is_refused(
 ) -> None:
     fields: dict[str, Any] = {"restart_policy": "Never", "annotations": asking_for("rerun")}
     async with dev.agent(own_state) as agent, training.pod(dev, observer, "refused", **fields) as before:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         await training.xid(dev, observer, "refused", 31)
         reported = await observer.until(
             "refused",
@@ -240,7 +240,7 @@ async def test_pod_recovers_after_an_agent_is_killed_in_mid_rerun(
     fields: dict[str, Any] = {"annotations": asking_for("rerun")}
     async with training.pod(dev, observer, "cut-short", **fields) as before:
         async with dev.agent(own_state) as agent:
-            await training.until_ready(agent)
+            await readyz.until_ready(agent)
             await training.xid(dev, observer, "cut-short", 31)
             await observer.until(
                 "cut-short",
@@ -250,7 +250,7 @@ async def test_pod_recovers_after_an_agent_is_killed_in_mid_rerun(
             )
             agent.child.signal(signal.SIGKILL)
         async with dev.agent(own_state) as agent:
-            await training.until_ready(agent)
+            await readyz.until_ready(agent)
             after = await observer.until(
                 "cut-short",
                 lambda s: (

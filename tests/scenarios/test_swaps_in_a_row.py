@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hack.devnode import node
+from hack.devnode import node, readyz
 from hack.devnode.observer import Observer
 from kubemend.agent.control import client, messages
 from kubemend.agent.restart import intents, overrides
@@ -49,7 +49,7 @@ async def test_swaps_in_a_row_count_once_each_without_backoff(
         training.pod(dev, observer, name, restart_policy=policy, gpus=1, sidecar=False) as before,
         watching.watched(observer.api, name) as seen,
     ):
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         for _ in range(SWAPS):
             await swapped(name, state=state)
         after = await observer.until(

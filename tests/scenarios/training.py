@@ -1,9 +1,7 @@
 """The steps of scenarios: actions and waits."""
 
-import asyncio
 import contextlib
 import functools
-import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -119,18 +117,6 @@ async def trains_on(observer: Observer, name: str, since: Seen, *, steps: int = 
     return later
 
 
-async def readyz(agent: node.Agent) -> Mapping[str, Any]:
-    """Return the content of /readyz; an agent that does not listen yet is not ready."""
-    try:
-        async with (
-            aiohttp.ClientSession(trust_env=False) as session,
-            session.get(f"http://{agent.metrics_address}/readyz") as answer,
-        ):
-            return {"status": answer.status, **await answer.json()}
-    except aiohttp.ClientConnectionError:
-        return {"status": 0, "ready": False, "parts": {}}
-
-
 async def metric(agent: node.Agent, name: str, **labels: str) -> float:
     """Return the value of one series on /metrics; 0 when it is missing."""
     value = await series(agent, name, **labels)
@@ -146,23 +132,3 @@ async def series(agent: node.Agent, name: str, **labels: str) -> float | None:
         text = await answer.text()
     samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
     return next((sample.value for sample in samples if sample.name == name and sample.labels == labels), None)
-
-
-async def until_ready(agent: node.Agent) -> None:
-    """Wait until every component is ready."""
-    await part_is(agent, "every part", lambda ready: bool(ready["ready"]))
-
-
-async def part_is(agent: node.Agent, what: str, holds: Any) -> Mapping[str, Any]:
-    """Wait until /readyz is as wanted. Raises TimeoutError with its last content."""
-    ready: Mapping[str, Any] = {}
-    try:
-        async with asyncio.timeout(DEADLINE):
-            while True:
-                ready = await readyz(agent)
-                if ready["parts"] and holds(ready):
-                    return ready
-                assert agent.child.returncode is None, "the agent has ended"
-                await asyncio.sleep(0.05)
-    except TimeoutError as error:
-        raise TimeoutError(f"{what}: last seen {json.dumps(ready)}") from error

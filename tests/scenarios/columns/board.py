@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from hack.devnode import images, node, patience, trainer, watching
+from hack.devnode import images, node, patience, readyz, trainer, watching
 from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.control import client, messages
 from kubemend.agent.model.workloads import ContainerId, ContainerState, PodUid
@@ -19,7 +19,6 @@ from kubemend.common.kube import client as kube
 from kubemend.common.kube import paths
 from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 from tests import eventually
-from tests.scenarios import training
 
 Json = dict[str, Any]
 
@@ -103,7 +102,7 @@ class Board:
     async def on(cls, dev: node.DevNode, *extra: str, state: Path) -> AsyncIterator[Self]:
         """Run an agent on a node, with ``extra`` arguments, and yield once it is ready."""
         async with cls.of(dev, state=state) as made, dev.agent(f"--state-dir={state}", *extra) as agent:
-            await training.until_ready(agent)
+            await readyz.until_ready(agent)
             yield made
 
     @classmethod

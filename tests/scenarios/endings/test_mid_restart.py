@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.journal import Journal
-from hack.devnode import node, patience, trainer
+from hack.devnode import node, patience, readyz, trainer
 from hack.devnode.cluster import Cluster
 from hack.devnode.criproxy import CriProxy, Gate
 from hack.devnode.observer import Observer
@@ -93,7 +93,7 @@ async def test_a_pod_that_is_deleted_in_mid_restart_starts_nothing_more_and_leav
         dev.agent(f"--state-dir={state}", f"--cri-endpoint={proxy.socket}") as agent,
         followed(dev) as (containers, api, pods),
     ):
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         gate = Gate(lambda call: call.method == method)
         made = trainer.manifest(name, node=dev.name, gpus=1, restart_policy=policy, annotations=annotations)
         async with running(observer, made) as seen, containers.subscribe(PodUid(seen.uid)) as events:
@@ -117,4 +117,4 @@ async def test_a_pod_that_is_deleted_in_mid_restart_starts_nothing_more_and_leav
         is_taken_back = strategy == "swap" and entry.outcome == Result.UNDONE.value
         assert started == [] or is_taken_back, "containers were started in a pod that was being deleted"
         await eventually.true(lambda: has_no_cgroup(seen.uid))
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)

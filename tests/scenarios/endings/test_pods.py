@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hack.devnode import node, patience, trainer
+from hack.devnode import node, patience, readyz, trainer
 from hack.devnode.cluster import Cluster
 from hack.devnode.observer import Observer, Seen
 from hack.devnode.rounds import Rounds
@@ -126,7 +126,7 @@ async def test_ended_pods_are_not_restarted(
             assert all(each["verb"] != "act" for each in decided), decided
 
     async with dev.agent(f"--state-dir={tmp_path / 'state'}") as agent:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         async with asyncio.TaskGroup() as pods:
             for how in (*WAYS, HOOKED):
                 pods.create_task(ends(agent, how))

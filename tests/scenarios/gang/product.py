@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Self
 
+from hack.devnode import readyz
 from hack.devnode.cluster import Cluster
 from hack.devnode.controllers import Controller, Controllers
 from hack.devnode.node import Agent
@@ -52,9 +53,9 @@ class Product:
         state = self._state / node.name
         agent = await self._stack.enter_async_context(self.hub.agent(node, f"--state-dir={state}", *extra))
         self.agents[index] = agent
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         if with_hub:
-            await training.part_is(agent, "the hub", lambda ready: ready["parts"]["hub"]["state"] == "ready")
+            await readyz.until(agent, lambda ready: ready["parts"]["hub"]["state"] == "ready", what="the hub")
 
     async def kill_agent(self, index: int) -> None:
         """SIGKILL a node's agent."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hack.devnode import node
+from hack.devnode import node, readyz
 from hack.devnode.observer import Observer, Seen
 from hack.fakenvml.control import GIB
 from kubemend.agent.model.workloads import ContainerId
@@ -48,7 +48,7 @@ async def test_successor_waits_until_the_driver_drops_the_old_process(
     dev: node.DevNode, looks: Looks, observer: Observer, own_state: str
 ) -> None:
     async with dev.agent(own_state) as agent, training.pod(dev, observer, "lingers") as before:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         gpu = await dev.first_gpu("lingers")
         (old,) = before.running["trainer"]
         dev.nvml.processes({await observer.pid(old): 40 * GIB}, gpu=gpu)
@@ -84,7 +84,7 @@ async def test_memory_that_is_never_freed_delays_and_is_reported(
         dev.agent(own_state, "--device-release-timeout=5s") as agent,
         training.pod(dev, observer, "leaks") as before,
     ):
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         gpu = await dev.first_gpu("leaks")
         (old,) = before.running["trainer"]
         dev.nvml.processes({await observer.pid(old): 40 * GIB}, gpu=gpu)
@@ -106,7 +106,7 @@ async def test_memory_that_is_never_freed_delays_and_is_reported(
 
 async def test_hanging_driver_does_not_block_a_restart(dev: node.DevNode, observer: Observer, own_state: str) -> None:
     async with dev.agent(own_state) as agent, training.pod(dev, observer, "hung-driver") as before:
-        await training.until_ready(agent)
+        await readyz.until_ready(agent)
         gpu = await dev.first_gpu("hung-driver")
         (old,) = before.running["trainer"]
         dev.nvml.processes({await observer.pid(old): 40 * GIB}, gpu=gpu)
