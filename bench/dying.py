@@ -10,10 +10,10 @@ Two things are beyond reach, and are counted apart. What kubelet does because it
 prevent that: it creates its own container, which the agent adopts, shows CrashLoopBackOff in a pod with a backoff, and
 fails a ``Never`` pod. And the agent leaves a ``Never`` container alone that has exited before the fault.
 
-Prints JSON: violations by kind and pod, those beyond reach, how often the trainer died by itself before it was killed,
-and the time from the line to the successor. Exits with 1 if there was a violation within reach. Past restarts are moved
-back in time, so no budget delays one. Kubelet's own backoff is left as it is: it lasts ten minutes in a pod in which
-kubelet has started a container.
+Prints JSON, after Ctrl-C that of the runs so far: violations by kind and pod, those beyond reach, how often the trainer
+died by itself before it was killed, and the time from the line to the successor. Exits with 1 if there was a violation
+within reach. Past restarts are moved back in time, so no budget delays one. Kubelet's own backoff is left as it is: it
+lasts ten minutes in a pod in which kubelet has started a container.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from typing import Any
 import click
 import structlog
 
-from bench import figures
+from bench import early_end, figures
 from bench.crash import judging, subjects
 from bench.crash.blows import Blows
 from bench.crash.judging import Life, Now, Overlap, Violation
@@ -280,7 +280,7 @@ class Deaths:
 
     async def run(self, *, count: int, seed: int) -> None:
         """Make ``count`` runs with the moments of the seed."""
-        for plan in draw(self._scene.subjects, count=count, seed=seed):
+        for plan in early_end.until_signal(draw(self._scene.subjects, count=count, seed=seed)):
             if (plan.number - 1) % len(self._scene.subjects) == 0:
                 await self._scene.renew_agent()
             await self._scene.quiet()

@@ -9,9 +9,9 @@ a lock. One that begins while another holds it waits, and a step that the other 
 makes none: the agent freezes a container before it makes another. Without a kill of its launcher a program must have
 been restarted exactly once, neither by both nor by none.
 
-Prints JSON: violations by kind, and the state in which each kill has found the launcher. Exits with 1 if there was a
-violation. Past restarts are moved back in time, so no budget delays one. A pod whose launcher was killed is replaced
-after its run, because kubelet's backoff would delay the next one.
+Prints JSON, after Ctrl-C that of the runs so far: violations by kind, and the state in which each kill has found the
+launcher. Exits with 1 if there was a violation. Past restarts are moved back in time, so no budget delays one. A pod
+whose launcher was killed is replaced after its run, because kubelet's backoff would delay the next one.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from typing import Any
 import click
 import structlog
 
-from bench import figures
+from bench import early_end, figures
 from bench import rig as bench_rig
 from bench.journal import Journal
 from bench.rig import SECONDS
@@ -471,10 +471,8 @@ async def run(*, runs: int, seed: int) -> tuple[dict[str, Any], bool]:
     async with node.DevNode.named("launched", options=node.Options(gpus=len(PODS))) as dev, Scene.on(dev) as scene:
         work = Runs(scene)
         await work.until_ready()
-        for plan in draw(PODS, count=runs, seed=seed):
+        for plan in early_end.until_signal(draw(PODS, count=runs, seed=seed)):
             await work.make(plan)
-            if plan.number % 10 == 0:
-                click.echo(f"{plan.number} runs, {len(work.tally.cases)} violations", err=True)
     made = {"seed": seed, **work.tally.figures(), "seconds": round(time.monotonic() - began)}
     return made, not work.tally.cases
 

@@ -100,9 +100,10 @@ def for_restart(
 
 def for_refusal(*, container: str, cause: admission.Cause, decision: admission.Decision) -> Condition:
     """Return ``InPlaceRestart`` for a restart that was requested and is refused or on hold."""
+    on_hold = decision.verb is admission.Verb.POSTPONE
     return Condition(
         conditions.IN_PLACE_RESTART,
         ConditionStatus.FALSE,
         decision.reason.value,
-        f"{container} not restarted for {cause.message}: {decision.detail}",
+        f"{container} not {'yet ' if on_hold else ''}restarted for {cause.message}: {decision.detail}",
     )

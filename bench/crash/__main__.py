@@ -6,7 +6,8 @@ from outside the agent: no pod may ever have ended or moved, of each name exactl
 ran concurrently with it, every fault has led to younger containers and was not refused, nothing else was restarted, and
 kubelet agrees.
 
-Prints JSON, and exits with 1 when a violation was found. Budgets are bypassed: past restarts are moved back in time.
+Prints JSON, after Ctrl-C that of the runs so far, and exits with 1 when a violation was found. Budgets are bypassed:
+past restarts are moved back in time.
 """
 
 import asyncio

@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from bench import early_end
 from bench.crash import judging, paces, plans, stages
 from bench.crash.blows import Blows
 from bench.crash.judging import Now, Violation
@@ -51,7 +52,7 @@ class Trials:
     async def run(self, *, count: int, seed: int, rounds: int) -> None:
         """Measure restarts in ``rounds`` rounds, then make ``count`` trials with the plans of the seed."""
         self.paces = await paces.measure(self._scene, self._blows, rounds=rounds)
-        for plan in plans.draw(self._scene.subjects, count=count, seed=seed):
+        for plan in early_end.until_signal(plans.draw(self._scene.subjects, count=count, seed=seed)):
             await self._one(plan)
             self.tally.runs += 1
 

@@ -223,10 +223,12 @@ class Witness:
             seen.phases.append(pod.phase)
         for condition in pod.conditions:
             # An agent that reads a fault again finds a container that is younger: the fault was dealt with before.
+            # A restart on hold is no refusal.
             refusal = (
                 condition.type == conditions.IN_PLACE_RESTART
                 and condition.status is ConditionStatus.FALSE
                 and condition.reason != Reason.ALREADY_REPLACED.value
+                and " not yet restarted for " not in condition.message
             )
             if refusal and condition.message not in seen.refusals:
                 seen.refusals.append(condition.message)

@@ -15,9 +15,12 @@ from bench.crash.witness import Witness
 from bench.rig import Rig
 from kubemend.agent.actuator.hold.cgroups import Cgroup
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
+from kubemend.agent.devices import pod_conditions
 from kubemend.agent.model import conditions
 from kubemend.agent.model.conditions import Condition, ConditionStatus
 from kubemend.agent.model.workloads import ContainerState, ContainerSummary, PodChange, PodChangeKind, PodView
+from kubemend.agent.restart import admission
+from kubemend.agent.restart.reasons import Reason
 from tests.unit.restart import builders
 
 SUBJECT = Subject(builders.POD.name)
@@ -98,13 +101,27 @@ def test_the_phases_begin_when_the_pod_first_runs_and_none_is_forgotten(watched:
 
 def test_a_refusal_is_remembered_until_the_page_is_turned(watched: Watched) -> None:
     refusal = Condition(
-        conditions.IN_PLACE_RESTART, ConditionStatus.FALSE, "BudgetSpent", "not restarted for pid 17: …"
+        conditions.IN_PLACE_RESTART, ConditionStatus.FALSE, "DeviceNotUsable", "trainer not restarted for pid 17: …"
     )
     for status in (ConditionStatus.FALSE, ConditionStatus.FALSE, ConditionStatus.TRUE):
         watched.pods.change(builders.pod(conditions=(replace(refusal, status=status),)))
     assert watched.witness.now(SUBJECT).refusals == (refusal.message,)
     watched.witness.turn_page()
     assert watched.witness.now(SUBJECT).refusals == ()
+
+
+def test_a_restart_on_hold_is_no_refusal(watched: Watched) -> None:
+    decision = admission.Decision(
+        admission.Verb.POSTPONE, Reason.POD_UNKNOWN, "the API server has not sent this pod yet"
+    )
+    cause = admission.Cause("Xid31", "Xid 31 on GPU-0 pid 17", happened_at=1.0)
+    on_hold = pod_conditions.for_refusal(container="trainer", cause=cause, decision=decision)
+    watched.pods.change(builders.pod(conditions=(on_hold,)))
+    assert watched.witness.now(SUBJECT).refusals == ()
+    refused = replace(decision, verb=admission.Verb.REFUSE)
+    refusal = pod_conditions.for_refusal(container="trainer", cause=cause, decision=refused)
+    watched.pods.change(builders.pod(conditions=(refusal,)))
+    assert watched.witness.now(SUBJECT).refusals == (refusal.message,)
 
 
 async def test_a_container_that_has_ended_is_forgotten_when_the_page_is_turned(watched: Watched) -> None:
