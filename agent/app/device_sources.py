@@ -1,5 +1,6 @@
 """All device sources: the driver, the kernel log and the NICs, each with its persisted state; the NICs near a GPU."""
 
+import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -76,22 +77,31 @@ class NicAffinity:
 class UnlistedGpus:
     """The GPUs to which NVIDIA's driver is bound and that NVML does not list: it could not start them.
 
-    Nothing is known about their health, and a node with one must not seem healthy. Read again when NVML lists others.
+    Or they were added since, and only another nvmlInit shows them. Nothing is known about their health, and a node with
+    one must not seem healthy. Read again when NVML lists others, and every ``period`` seconds of ``clock``.
     """
 
     def __init__(
-        self, *, inventory: Callable[[], DeviceInventory], on_bus: Callable[[], Collection[PciAddress]]
+        self,
+        *,
+        inventory: Callable[[], DeviceInventory],
+        on_bus: Callable[[], Collection[PciAddress]],
+        clock: Callable[[], float] = time.monotonic,
+        period: float = 30.0,
     ) -> None:
         self._inventory = inventory
         self._on_bus = on_bus
+        self._clock = clock
+        self._period = period
+        self._read_again = 0.0
         self._compared: DeviceInventory | None = None
         self._names: list[str] = []
 
     def names(self) -> list[str]:
         """Return their PCI addresses, as verdicts have them; none while NVML does not answer for all that it lists."""
-        inventory = self._inventory()
-        if inventory is not self._compared:
-            self._compared = inventory
+        inventory, now = self._inventory(), self._clock()
+        if inventory is not self._compared or now >= self._read_again:
+            self._compared, self._read_again = inventory, now + self._period
             listed = {gpu.pci for gpu in inventory.gpus}
             unlisted = set(self._on_bus()) - listed if inventory.complete else ()
             self._names = sorted(map(str, unlisted))
@@ -133,6 +143,10 @@ class DeviceSources:
             nics = nic_inventory_state.decode(await source_state.load(_NICS), boot_id=boot_id)
         except ValueError as error:
             raise JournalError(f"the stored device inventory cannot be read: {error}; remove the state file") from error
+        unlisted = UnlistedGpus(
+            inventory=lambda: nvml.inventory,
+            on_bus=lambda: detection.gpus_of_driver(settings.sysfs, proc=settings.proc),
+        )
         nvml = NvmlSource(
             emit=queue.submit,
             classify=catalog.classify,
@@ -141,6 +155,7 @@ class DeviceSources:
             known_before=gpus,
             on_inventory=lambda known: source_state.keep(_GPUS, gpu_inventory_state.encode(known, boot_id=boot_id)),
             sysfs=settings.sysfs,
+            unlisted=unlisted.names,
             limits=catalog.limits.gpu,
         )
         network = NetworkSource(
@@ -171,10 +186,6 @@ class DeviceSources:
         )
         driver = Driver(nvml)
         nearby = NicAffinity(gpus=lambda: driver.inventory, nics=lambda: network.inventory, place=network.place)
-        unlisted = UnlistedGpus(
-            inventory=lambda: driver.inventory,
-            on_bus=lambda: detection.gpus_of_driver(settings.sysfs, proc=settings.proc),
-        )
         return cls(nvml, driver, network, nearby, unlisted, kernel_log, cursor, source_state)
 
     def tasks(self) -> dict[str, Coroutine[Any, Any, None]]:

@@ -39,7 +39,7 @@ def gpus_on_bus(sysfs: Path) -> int:
 
     GPUs passed through to virtual machines (vfio-pci) are excluded: this node cannot use them.
     """
-    return sum(1 for function in _functions(sysfs) if _is_gpu(function))
+    return sum(1 for function in _functions(sysfs / "bus" / "pci" / "devices") if _is_gpu(function))
 
 
 def gpus_of_driver(sysfs: Path, *, proc: Path) -> frozenset[PciAddress]:
@@ -53,16 +53,16 @@ def gpus_of_driver(sysfs: Path, *, proc: Path) -> frozenset[PciAddress]:
         parameters = kernel_files.read(proc / "driver" / "nvidia" / "params")
     if parameters is not None and _EXCLUDED.search(parameters) is not None:
         return frozenset()
-    found = (Path(function) for function in _functions(sysfs) if _is_gpu(function))
-    return frozenset(PciAddress.parse(gpu.name) for gpu in found if (gpu / "driver").resolve().name == _DRIVER)
+    bound = _functions(sysfs / "bus" / "pci" / "drivers" / _DRIVER)
+    return frozenset(PciAddress.parse(Path(function).name) for function in bound if _is_gpu(function))
 
 
-def _functions(sysfs: Path) -> Iterator[str]:
+def _functions(place: Path) -> Iterator[str]:
     try:
-        with os.scandir(sysfs / "bus" / "pci" / "devices") as found:
+        with os.scandir(place) as found:
             yield from (entry.path for entry in found)
     except OSError:
-        return  # no PCI bus
+        return  # no PCI bus, or no such driver
 
 
 def _is_gpu(function: str) -> bool:

@@ -23,6 +23,11 @@ class Questions:
         self._serials = itertools.count(1)
         self._open: dict[int, asyncio.Future[DevicesAnswer | Unknown]] = {}
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a query has no answer yet."""
+        return bool(self._open)
+
     async def ask(
         self, uuids: Sequence[DeviceId], *, send: Callable[[Query], None], timeout: float
     ) -> DevicesAnswer | Unknown:
@@ -35,7 +40,7 @@ class Questions:
             async with asyncio.timeout(timeout):
                 return await future
         except TimeoutError:
-            return Unknown(f"NVML did not answer within {timeout:g} s")
+            return Unknown(f"NVML did not answer within {timeout:.3g} s")
         finally:
             del self._open[request]
 

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -36,7 +36,8 @@ class Periods:
 
     ``poll_period``: between polls of every GPU. ``full_period``: between polls that read all values, not only the cheap
     ones. ``recheck_period``: between checks for a missing driver, and for a missing library, where it grows to six
-    times as much. ``reinit_period``: from a GPU's loss to a new nvmlInit, without which it stays lost; it doubles.
+    times as much. ``reinit_period``: from a GPU's loss to a new nvmlInit, without which it stays lost, as a GPU that
+    was added stays unlisted; it doubles.
     ``hang_deadline``: after which an NVML call, or a silent worker, counts as hanging (nvmlInit takes seconds on a node
     without persistence mode). ``stop_deadline``: the time that the agent waits for its worker when it ends.
     """
@@ -56,7 +57,7 @@ class NvmlSource:
     component's status whenever it changes. ``env`` is the worker's environment (None: the agent's own).
     ``known_before`` are the GPUs that NVML has shown to previous agents on this boot: one that is missing now is lost.
     ``on_inventory`` receives the same for the next agent, whenever it changes. ``sysfs`` is the path by which GPUs on
-    the PCI bus are counted.
+    the PCI bus are counted. ``unlisted`` returns the GPUs that the driver has and NVML does not list.
     """
 
     def __init__(
@@ -70,10 +71,12 @@ class NvmlSource:
         known_before: Mapping[DeviceId, PciAddress] = MappingProxyType({}),
         on_inventory: OnInventory = lambda _: None,
         sysfs: Path = Path("/sys"),
+        unlisted: Callable[[], Collection[str]] = tuple,
         limits: Limits | None = None,
     ) -> None:
         self._report = report
         self._sysfs = sysfs
+        self._unlisted = unlisted
         self._findings = FindingEmitter(
             emit=emit,
             classify=classify,
@@ -87,10 +90,11 @@ class NvmlSource:
         self._child: Child | None = None
         self._fresh = False  # a snapshot has arrived since the worker started or last hung
         self._stuck = False
-        self._reinit_at: float | None = None  # loop time; None while no GPU is lost
+        self._reinit_at: float | None = None  # loop time; None while no GPU is lost or unlisted
         self._reinit_backoff = aio.Backoff(first=self._periods.reinit_period, limit=16 * self._periods.reinit_period)
         self._renewing = False  # the worker has been asked to end because another nvmlInit is due
         self._valid_until = 0.0  # time.monotonic(): until then the last snapshot counts while the worker is renewed
+        self._takes_queries = asyncio.Event()
         self._wanted = asyncio.Event()
         self._wanted.set()
         self._gone = asyncio.Event()  # no worker runs
@@ -142,11 +146,22 @@ class NvmlSource:
                 await backoff.wait()
 
     async def query(self, uuids: Sequence[DeviceId], *, timeout: float) -> DevicesAnswer | Unknown:
-        """Query the state of these GPUs or MIG instances; Unknown when NVML does not answer in ``timeout`` seconds."""
-        if self._child is None or not self._ready:
+        """Query the state of these GPUs or MIG instances; Unknown when NVML does not answer in ``timeout`` seconds.
+
+        While the worker is renewed, this waits for the new one.
+        """
+        clock = asyncio.get_running_loop().time
+        until = clock() + timeout
+        if time.monotonic() < self._valid_until:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
+                    await self._takes_queries.wait()
+        if self._child is None or not (self._ready and self._takes_queries.is_set()):
             return Unknown(self._status.message or "NVML has not answered yet")
         child = self._child
-        return await self._questions.ask(uuids, send=lambda query: child.send(protocol.encode(query)), timeout=timeout)
+        return await self._questions.ask(
+            uuids, send=lambda query: child.send(protocol.encode(query)), timeout=max(0.0, until - clock())
+        )
 
     async def release(self, *, timeout: float) -> bool:
         """Close every NVML handle, as a GPU reset needs; False when the worker has not ended within ``timeout``.
@@ -206,6 +221,7 @@ class NvmlSource:
         self._gone.clear()
         try:
             await child.connect()
+            self._takes_queries.set()
             async with asyncio.TaskGroup() as group:
                 group.create_task(_log_lines(child), name="nvml-worker-stderr")
                 reason = await self._listen(child)
@@ -302,17 +318,22 @@ class NvmlSource:
         self._plan_reinit()
 
     def _plan_reinit(self) -> None:
-        """While a GPU is lost, end the worker periodically: only another nvmlInit can show the GPU again."""
-        now = asyncio.get_running_loop().time()
-        if not self._findings.view.wants_reinit:
+        """While a GPU is lost or unlisted, end the worker periodically: only another nvmlInit can show the GPU.
+
+        Not while a query waits for its answer, such as that of a restart.
+        """
+        now, unlisted = asyncio.get_running_loop().time(), self._unlisted()
+        if not (self._findings.view.wants_reinit or unlisted):
             self._reinit_at = None
             self._reinit_backoff.reset()
         elif self._reinit_at is None:
             self._reinit_at = now + self._reinit_backoff.next_wait()
-        elif now >= self._reinit_at and self._child is not None:
+        elif now >= self._reinit_at and self._child is not None and not self._questions.waiting:
             self._reinit_at, self._renewing = None, True
+            self._takes_queries.clear()
             self._valid_until = time.monotonic() + self._periods.hang_deadline
-            log.info("nvml.reinit", lost=[uuid for uuid, state in self._findings.view.gpus.items() if state.lost])
+            lost = [uuid for uuid, state in self._findings.view.gpus.items() if state.lost]
+            log.info("nvml.reinit", lost=lost, unlisted=list(unlisted))
             self._child.close_stdin()
 
     def _on_ended(self, ended: protocol.Ended) -> None:
@@ -328,6 +349,7 @@ class NvmlSource:
     async def _stop_worker(self, child: Child) -> None:
         """Stop the worker and wait for a limited time. A hanging one is left behind: killing it could wedge its GPU."""
         self._child = None
+        self._takes_queries.clear()
         self._questions.give_up("the NVML worker has ended")
         child.close_stdin()
         with contextlib.suppress(TimeoutError):

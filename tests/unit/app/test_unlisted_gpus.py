@@ -25,7 +25,10 @@ class Node:
         self.on_bus = [outside.GPU.pci, OTHER]
         self.reads = 0
         self.said: list[Condition] = []
-        self.unlisted = UnlistedGpus(inventory=lambda: self.devices.inventory, on_bus=self._read)
+        self.now = 0.0
+        self.unlisted = UnlistedGpus(
+            inventory=lambda: self.devices.inventory, on_bus=self._read, clock=lambda: self.now, period=30.0
+        )
         self.health = NodeHealth(
             verdict_store=verdicts(store),
             devices=self.devices,
@@ -65,8 +68,16 @@ async def test_node_with_a_gpu_that_nvml_does_not_list_is_not_healthy(node: Node
     assert node.condition().status is ConditionStatus.TRUE
 
 
-async def test_bus_is_read_again_only_when_nvml_lists_others(node: Node) -> None:
-    for _ in range(3):
+async def test_gpu_that_is_added_later_is_noticed(node: Node) -> None:
+    node.on_bus = [outside.GPU.pci]
+    assert node.condition().status is ConditionStatus.TRUE
+    node.on_bus = [outside.GPU.pci, OTHER]
+    node.now += 30.0
+    assert node.condition().status is ConditionStatus.UNKNOWN
+
+
+async def test_bus_is_read_again_only_after_a_while_or_when_nvml_lists_others(node: Node) -> None:
+    for node.now in (0.0, 10.0, 29.0):
         assert node.unlisted.names() == [str(OTHER)]
     assert node.reads == 1
     node.devices.inventory = replace(node.devices.inventory, complete=False)

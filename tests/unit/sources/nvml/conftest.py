@@ -3,7 +3,7 @@
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -98,6 +98,7 @@ async def start(fake: control.FakeNvml) -> AsyncIterator[Start]:
         env: Mapping[str, str] | None = None,
         known_before: Mapping[DeviceId, PciAddress] | None = None,
         sysfs: Path = NO_PCI,
+        unlisted: Callable[[], Collection[str]] = tuple,
         limits: Limits | None = None,
     ) -> SourceEnv:
         findings, overs = asyncio.Queue[Finding](), asyncio.Queue[Finding]()
@@ -111,6 +112,7 @@ async def start(fake: control.FakeNvml) -> AsyncIterator[Start]:
             known_before=known_before or {},
             on_inventory=inventories.put_nowait,
             sysfs=sysfs,
+            unlisted=unlisted,
             limits=limits,
         )
         tasks.append(asyncio.create_task(source.run()))

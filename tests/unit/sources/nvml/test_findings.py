@@ -132,6 +132,49 @@ async def test_other_gpus_stay_known_while_nvml_is_initialised_again(
     assert started.source.inventory.answers(gpu_uuid(0)) is None
 
 
+async def test_gpu_that_was_added_is_listed_by_another_init(fake: FakeNvml, start: Start) -> None:
+    def unlisted() -> list[str]:
+        return [control.kernel_address(6)] if len(env.source.inventory.gpus) < 8 else []
+
+    fake.remove(gpu=6)
+    env = start(periods=Periods(poll_period=0.2, reinit_period=0.2, hang_deadline=NEVER), unlisted=unlisted)
+    await env.status(ComponentState.READY)
+    fake.add(gpu=6)
+    async with asyncio.timeout(PATIENCE):
+        while gpu_uuid(6) not in await env.inventories.get():
+            pass
+
+
+async def test_query_waits_for_the_new_worker_while_nvml_is_initialised_again(
+    fake: FakeNvml, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[asyncio.Task[DevicesAnswer | Unknown]]()
+    again = asyncio.Event()
+
+    def child(argv: list[str], *, env: Mapping[str, str]) -> Child:
+        if started.source.inventory.gpus and not asked:
+            asked.append(asyncio.create_task(started.source.query([DeviceId(gpu_uuid(0))], timeout=PATIENCE / 3)))
+            again.set()
+        return Child(argv, env=env)
+
+    monkeypatch.setattr(source, "Child", child)
+    started = start(periods=Periods(poll_period=0.2, reinit_period=0.2, hang_deadline=NEVER), unlisted=lambda: ["one"])
+    async with asyncio.timeout(PATIENCE):
+        await again.wait()
+        (answer,) = await asyncio.gather(*asked)
+    assert isinstance(answer, DevicesAnswer)
+
+
+async def test_nvml_is_not_initialised_again_while_a_query_waits(
+    fake: FakeNvml, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Child, "send", lambda *_: None)  # the worker never gets the query
+    env = start(periods=Periods(poll_period=0.2, reinit_period=0.2, hang_deadline=NEVER), unlisted=lambda: ["one"])
+    await env.status(ComponentState.READY)
+    answer = await env.source.query([DeviceId(gpu_uuid(0))], timeout=2.5)
+    assert answer == Unknown("NVML did not answer within 2.5 s")
+
+
 async def test_gpu_off_bus_before_start_is_reported_without_name(fake: FakeNvml, start: Start) -> None:
     fake.lost(gpu=1)
     env = start()

@@ -30,6 +30,8 @@ def sysfs(tmp_path: Path) -> Path:
         if driver is not None:
             (tmp_path / "bus" / "pci" / "drivers" / driver).mkdir(parents=True)
             (function / "driver").symlink_to(tmp_path / "bus" / "pci" / "drivers" / driver)
+            (tmp_path / "bus" / "pci" / "drivers" / driver / name).symlink_to(function)
+            (tmp_path / "bus" / "pci" / "drivers" / driver / "bind").touch()
     return tmp_path
 
 
