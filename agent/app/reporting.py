@@ -2,7 +2,7 @@
 
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.reporters.device_taints import DeviceTaintReporter
@@ -10,10 +10,14 @@ from kubemend.agent.reporters.events import EventReporter
 from kubemend.agent.reporters.node_condition import NodeConditionReporter
 from kubemend.agent.reporters.pod_conditions import PodConditionReporter
 from kubemend.agent.reporters.restart_counts import RestartCounts
+from kubemend.agent.restarts.slots import Slots
 from kubemend.agent.settings import Settings
 from kubemend.agent.sources.pods import PodWatch
 from kubemend.common.components import ComponentRegistry
 from kubemend.common.kube import client as kube
+
+_WRITES_AT_ONCE: Final = 8
+"""Writes of pods' conditions at once; one namespace has seven at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,7 @@ class Reporting:
             pods=PodConditionReporter(
                 api=api,
                 look_up=pods.pods().get,
+                slots=Slots(_WRITES_AT_ONCE),
                 on_outcome=lambda outcome: metrics.condition_patches.labels(outcome.value).inc(),
             ),
             node=NodeConditionReporter(

@@ -3,8 +3,8 @@
 Desired state, not a queue: the newest condition per pod and type is kept, so an outage of the API server costs nothing
 but time, and memory is bounded. A pod's first change is written at once; those that follow within ``spacing`` are
 written together. Each pod has an allowance of writes, because a program can change the health of its device without
-end: beyond it the newest state is written when the allowance permits. Writes are serial per pod and parallel across
-pods.
+end: beyond it the newest state is written when the allowance permits. Writes are serial per pod, and parallel across
+pods in turns of their namespaces, because a webhook of one namespace may be slow.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import enum
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 import structlog
 
@@ -31,6 +31,13 @@ BURST: Final = 30
 
 REFILL: Final = 2.0
 """Seconds until one pod may have another write, once it has had its burst."""
+
+
+class Slots(Protocol):
+    """Let a limited number of writes be made at once, fairly among namespaces (``agent.restarts.slots``)."""
+
+    async def acquire(self, namespace: str, *, goes_on: bool) -> None: ...
+    def release(self, namespace: str) -> None: ...
 
 
 class Outcome(enum.Enum):
@@ -70,13 +77,13 @@ class PodConditionReporter:
         *,
         api: client.KubeClient,
         look_up: Callable[[PodUid], PodView | None],
+        slots: Slots,
         on_outcome: Callable[[Outcome], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
         spacing: float = 0.05,
         repair_after: float = 10.0,
         burst: int = BURST,
         refill: float = REFILL,
-        parallel: int = 8,
         max_pods: int = 1000,
     ) -> None:
         """Create the reporter.
@@ -94,7 +101,7 @@ class PodConditionReporter:
         self._repair_after = repair_after
         self._max_pods = max_pods
         self._allowances = Allowances(burst=burst, refill=refill)
-        self._slots = asyncio.Semaphore(parallel)
+        self._slots = slots
         self._pods: dict[PodUid, _Pod] = {}
         self._unwritten: set[PodUid] = set()
         self._queue: asyncio.Queue[_Pod] = asyncio.Queue()
@@ -209,9 +216,10 @@ class PodConditionReporter:
         return Outcome.REFUSED
 
     async def _write(self, entry: _Pod) -> Outcome:
+        namespace = entry.ref.namespace
+        await self._slots.acquire(namespace, goes_on=False)
         try:
-            async with self._slots:
-                wrote = await status_conditions.write(self._api, entry.status, now=self._clock())
+            wrote = await status_conditions.write(self._api, entry.status, now=self._clock())
         except errors.NotFoundError:
             return Outcome.POD_GONE
         except errors.ConflictError:
@@ -222,6 +230,8 @@ class PodConditionReporter:
         except errors.KubeError as error:
             log.warning("conditions.write_failed", pod=str(entry.ref), error=str(error))
             return Outcome.FAILED
+        finally:
+            self._slots.release(namespace)
         if wrote:
             entry.written_at = asyncio.get_running_loop().time()
             self._allowances.spend(entry.ref.uid, now=entry.written_at)

@@ -23,6 +23,7 @@ from kubemend.agent.hub.inbox import Inbox
 from kubemend.agent.model.rounds import StepResult
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.reporters.pod_conditions import PodConditionReporter
+from kubemend.agent.restarts.slots import Slots
 from kubemend.agent.sources import kernel_log
 from kubemend.common.coordination import StepPhase
 from kubemend.common.kube import client, informer, watch_protocol
@@ -65,7 +66,9 @@ async def line_to_condition(recorder: Recorder, directory: Path) -> None:
     """A line of the kernel log becomes the condition of the pod that holds the GPU."""
     log, notes, catalog = replayed.ReplayedLog(read_at=lambda: 51.0), kernel_logs.Notes(), catalog_file.builtin()
     async with _store(directory) as store:
-        reporter = PodConditionReporter(api=_Api(), look_up=lambda uid: findings.pods.pods().get(uid), spacing=0.0)
+        reporter = PodConditionReporter(
+            api=_Api(), look_up=lambda uid: findings.pods.pods().get(uid), slots=Slots(8), spacing=0.0
+        )
         findings = test_pipeline.PipelineEnv(store=store, said=reporter, catalog=catalog)  # type: ignore[arg-type]
         findings.holders.hold(test_pipeline.TRAINER)
         source = kernel_log.KernelLogSource(

@@ -247,7 +247,7 @@ async def test_agents_reporters_are_allowed(callers: Callers, administrator: cli
     pod = PodRef(scene.namespace, "here", PodUid(await named(administrator, scene, "here")))
     outcomes: asyncio.Queue[Any] = asyncio.Queue()
     api, took = callers["agent"], outcomes.put_nowait
-    pods = PodConditionReporter(api=api, look_up=lambda _: None, on_outcome=took)
+    pods = PodConditionReporter(api=api, look_up=lambda _: None, slots=Slots(8), on_outcome=took)
     node = NodeConditionReporter(api=api, node_name=HERE, report=lambda _: None, on_outcome=took)
     events = EventReporter(api=api, node_name=HERE, report=lambda _: None, on_outcome=lambda outcome, _: took(outcome))
     async with (

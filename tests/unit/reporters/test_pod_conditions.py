@@ -11,6 +11,7 @@ from kubemend.agent.model.conditions import Condition, ConditionStatus
 from kubemend.agent.model.workloads import PodRef, PodUid, PodView
 from kubemend.agent.reporters import status_conditions
 from kubemend.agent.reporters.pod_conditions import Outcome, PodConditionReporter
+from kubemend.agent.restarts.slots import Slots
 from kubemend.agent.sources import pod_objects
 from kubemend.common.kube import client, paths
 from tests.control_plane import Tenant
@@ -38,6 +39,7 @@ class Env:
         self.reporter = PodConditionReporter(
             api=api,
             look_up=self.views.get,
+            slots=Slots(8),
             on_outcome=self._took,
             clock=lambda: self.now,
             **options,
@@ -288,3 +290,23 @@ async def test_unwritable_pod_does_not_affect_others(env: Env, monkeypatch: pyte
     env.reporter.set(bad, condition("two"))
     await env.flush()
     assert (await env.stored(bad))[HEALTHY]["message"] == "two"
+
+
+async def test_namespace_whose_writes_hang_does_not_delay_others(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, write, answered = await env.pod("good"), status_conditions.write, asyncio.Event()
+
+    async def written(api: Any, target: Any, **more: Any) -> bool:
+        if target.uid != good.uid:
+            await answered.wait()  # a webhook of that namespace does not answer
+        return await write(api, target, **more)
+
+    monkeypatch.setattr(status_conditions, "write", written)
+    for number in range(20):
+        env.reporter.set(PodRef("slow", f"pod-{number}", PodUid(f"slow-{number}")), condition("one"))
+    env.reporter.set(good, condition("one"))
+    async with asyncio.timeout(60):
+        assert await env.attempts.get() is Outcome.WRITTEN
+    assert HEALTHY in await env.stored(good)
+    answered.set()
+    await env.flush()
+    assert env.outcomes.count(Outcome.POD_GONE) == 20
