@@ -25,6 +25,7 @@ from kubemend.agent.reporters.node_condition import NodeConditionReporter
 from kubemend.agent.reporters.node_condition import Outcome as NodeWritten
 from kubemend.agent.reporters.pod_conditions import Outcome as Written
 from kubemend.agent.reporters.pod_conditions import PodConditionReporter
+from kubemend.agent.restarts.slots import Slots
 from kubemend.common.kube import client, errors, paths
 from kubemend.controller.certificates.keeper import Keeper, KeeperOptions
 from kubemend.controller.jobset.placement import device_taints
