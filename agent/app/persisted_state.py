@@ -85,14 +85,17 @@ class StoredIds:
 
 
 async def watched_since(store: Store, *, boot_id: str) -> float:
-    """Return when an agent first ran on this boot, in seconds since boot; now, if this is the first.
+    """Return when an agent first ran on this boot, in seconds since boot; now, if this is the first or is unknown.
 
     Raises JournalError.
     """
     text = await store.load(_FIRST_START)
-    known = json.loads(text) if text is not None else {}
-    if known.get("boot_id") == boot_id:
-        return float(known["since"])
+    try:
+        known = json.loads(text) if text is not None else {}
+        if known.get("boot_id") == boot_id:
+            return float(known["since"])
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        log.warning("first_start.unreadable", error=repr(error))
     since = time.clock_gettime(time.CLOCK_BOOTTIME)
     await store.save(_FIRST_START, json.dumps({"boot_id": boot_id, "since": since}))
     return since

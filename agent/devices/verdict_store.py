@@ -65,7 +65,7 @@ class VerdictStore:
                 self._state = fold.after_reboot(codec.health_from_json(known), boot_id=self._boot_id)
             if before is not None:
                 self._history = codec.recurrence_from_json(before)
-        except (KeyError, ValueError, TypeError) as error:
+        except codec.UNREADABLE as error:
             raise JournalError(f"cannot read the saved verdicts: {error!r}. Remove the state file.") from error
         self._saved = self._state, self._history
         self._folded_before = self._state.newest_key

@@ -214,6 +214,9 @@ class Cgroup:
         except FileNotFoundError:
             if self.path.exists():
                 raise
+        except OSError as error:
+            if error.errno != errno.ENODEV:  # it was removed between the opening and the write
+                raise
 
 
 def marked(mounted_at: Path) -> Iterator[tuple[ContainerId, Cgroup, str]]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from kubemend.agent.clients.journal import codec
 from kubemend.agent.clients.journal.transactions import Transactions
@@ -276,8 +276,12 @@ class Store:
         )
 
     async def obeyed_epoch(self) -> int:
-        """Return the highest epoch of a leader that was obeyed on this node, 0 at first. Raises JournalError."""
-        return int(await self.load(_EPOCH) or 0)
+        """Return the highest epoch of a leader that was obeyed on this node, 0 at first, or if it cannot be read.
+
+        Raises JournalError.
+        """
+        stored: int | None = await self._document(_EPOCH, of_type="INTEGER")
+        return stored or 0
 
     async def obey(self, epoch: int, *, highest: int | None = None) -> None:
         """Record that a leader of this epoch is obeyed. The epoch never decreases, unless it exceeds ``highest``.
@@ -294,10 +298,13 @@ class Store:
         )
 
     async def load(self, key: str) -> str | None:
-        """Return a document, or None. Raises JournalError."""
-        row = await self._do(
-            lambda connection: connection.execute("SELECT body FROM documents WHERE key = ?", (key,)).fetchone()
-        )
+        """Return a document, or None. Raises JournalError. Bytes that are no text are replaced."""
+        stored: bytes | None = await self._document(key, of_type="BLOB")
+        return None if stored is None else stored.decode(errors="replace")
+
+    async def _document(self, key: str, *, of_type: str) -> Any:
+        query = f"SELECT CAST(body AS {of_type}) FROM documents WHERE key = ?"  # noqa: S608 - both types are given here
+        row = await self._do(lambda connection: connection.execute(query, (key,)).fetchone())
         return None if row is None else row[0]
 
     async def save(self, key: str, body: str) -> None:

@@ -57,6 +57,16 @@ def test_cgroup_kill_is_the_only_write(group: Cgroup, sleeper: "subprocess.Popen
     assert sleeper.poll() is None
 
 
+def test_cgroup_that_is_removed_between_the_opening_and_the_write_needs_no_freeze(
+    group: Cgroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def removed(path: Path, text: str) -> int:
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), str(path))
+
+    monkeypatch.setattr(Path, "write_text", removed)
+    group.freeze()
+
+
 def test_missing_cgroup_needs_no_kill(group: Cgroup) -> None:
     Cgroup(group.path / "gone").kill()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kubemend.agent.app.persisted_state import BEATING, EXITS_HANDLED, SourceState, StoredIds
+from kubemend.agent.app.persisted_state import BEATING, EXITS_HANDLED, SourceState, StoredIds, watched_since
 from kubemend.agent.clients.journal.store import JournalError, Store
 from kubemend.agent.model.workloads import ContainerId
 
@@ -67,3 +67,11 @@ async def test_failing_disk_is_logged(store: Store) -> None:
     store._connection.execute("DROP TABLE documents")
     await StoredIds(store, BEATING).save(frozenset({ContainerId("a")}))
     assert await StoredIds(store, BEATING).load() == frozenset()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"boot_id": "b"}', '{"boot_id": "b", "since": "x"}'])
+async def test_unreadable_time_of_the_first_agent_counts_as_now(store: Store, text: str) -> None:
+    await store.save("first-start", text)
+    now = await watched_since(store, boot_id="b")
+    assert now > 0
+    assert await watched_since(store, boot_id="b") == now

@@ -150,6 +150,19 @@ UNREADABLE = ["{", "[]", "null", '{"version": 9}', "[" * 100_000, b"\xff" * 1000
 
 
 @pytest.mark.parametrize("body", UNREADABLE)
+async def test_unreadable_document_is_read_as_text_and_an_unreadable_epoch_as_none(
+    store: Store, body: str | bytes
+) -> None:
+    for key in ("epoch", "other"):
+        await store.save(key, "7")
+    store._connection.execute("UPDATE documents SET body = CAST(? AS TEXT)", (body,))
+    assert isinstance(await store.load("other"), str)
+    assert await store.obeyed_epoch() == 0
+    await store.obey(3)
+    assert await store.obeyed_epoch() == 3
+
+
+@pytest.mark.parametrize("body", UNREADABLE)
 async def test_unreadable_intent_is_reported_apart_from_the_others(store: Store, body: str | bytes) -> None:
     await store.begin(builders.intent(id="bad"))
     await store.begin(builders.intent(id="good"))
