@@ -23,7 +23,7 @@ from kubemend.agent.model.workloads import ContainerId, ContainerState, RestartR
 from kubemend.agent.restart import admission
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restart.reasons import Reason
-from kubemend.agent.restarts import planning, scheduler
+from kubemend.agent.restarts import attempts, planning
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.requests import Request
 from kubemend.agent.restarts.restart_plan import SwapPlan
@@ -170,7 +170,7 @@ async def test_copy_of_a_successor_that_could_not_be_started_does_not_run_next_t
 async def test_a_program_that_goes_on_while_the_disk_is_slow_is_not_killed(
     env: RestartEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler, "_LATE", 0.0)
+    monkeypatch.setattr(attempts, "_LATE", 0.0)
     begin, answers = env.store.begin, [""]
 
     async def slow(*intents: Any, **more: Any) -> None:
@@ -196,7 +196,7 @@ async def test_a_program_that_goes_on_while_the_disk_is_slow_is_not_killed(
 async def test_a_fault_that_has_joined_a_restart_that_is_withdrawn_is_handled(
     env: RestartEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler, "_LATE", 0.0)
+    monkeypatch.setattr(attempts, "_LATE", 0.0)
     begin, answers, joining = env.store.begin, [""], list[asyncio.Task[None]]()
     view = env.pod.pods.pods()[POD.uid]
     await env.pod.pods.put(replace(view, annotations={"kubemend.io/restart": "InPlace"}))
