@@ -110,7 +110,7 @@ async def running(
             limits=Limits(parallel_pods=2 * side_by_side),  # one namespace never has all of them
             storm=_NO_STORM,
         )
-        restarts._executor._verifier._timeouts = _VERIFICATION
+        restarts._executor._conclusions._verifier._timeouts = _VERIFICATION
         yield Engine(restarts=restarts, events=events, pods=pods, can_hold=standbys is not None)
 
 

@@ -247,7 +247,7 @@ async def test_unreadable_cause_ends_only_its_restart(env: RestartEnv) -> None:
 
 
 async def test_verification_error_still_closes_restart(env: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(env.restarts._executor._verifier, "wait_for_kubelet", broken)
+    monkeypatch.setattr(env.restarts._executor._conclusions._verifier, "wait_for_kubelet", broken)
     await env.ask()
     assert await env.store.unfinished() == ()
     (running,) = (await env.pod.running())["trainer"]

@@ -34,7 +34,7 @@ def parts(package: str) -> set[str]:
 
 def phases_of_restarts() -> set[str]:
     """Return the one phase of a restart that is queried, if the agent still has it."""
-    return set(re.findall(r'"(fault_to_running)"', (ROOT / "agent/restarts/executor.py").read_text()))
+    return set(re.findall(r'"(fault_to_running)"', (ROOT / "agent/restarts/conclusion.py").read_text()))
 
 
 SET: Final[Mapping[tuple[str, str], set[str]]] = {

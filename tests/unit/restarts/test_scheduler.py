@@ -547,7 +547,7 @@ async def test_after_the_clock_was_set_back_the_successor_is_the_newest(
     async def not_asked(_: Any, outcome: Outcome) -> tuple[Outcome, tuple[()]]:
         return outcome, ()  # kubelet takes the old one for the newest
 
-    monkeypatch.setattr(env.restarts._executor._verifier, "wait_for_kubelet", not_asked)
+    monkeypatch.setattr(env.restarts._executor._conclusions._verifier, "wait_for_kubelet", not_asked)
     for attempt in (1, 2):
         assert (await env.ask()).status is ConditionStatus.TRUE
         views = [view for view in await env.pod.containers() if view.ref == TARGET]

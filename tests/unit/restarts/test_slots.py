@@ -11,7 +11,7 @@ from kubemend.agent.actuator import hooks, turns
 from kubemend.agent.actuator.device_waits import DeviceWaits
 from kubemend.agent.model.workloads import ExecHook
 from kubemend.agent.restart.admission import OwnerFacts
-from kubemend.agent.restarts.executor import RestartExecutor
+from kubemend.agent.restarts.conclusion import Conclusions
 from kubemend.agent.restarts.slots import Slots
 from tests.environments.restarts import RestartEnv
 from tests.environments.runtime import POD
@@ -314,7 +314,7 @@ async def test_slots_pod_with_unanswered_owner_query_holds_no_slot(
 
 @pytest.mark.parametrize(
     ("holder", "name"),
-    [(hooks, "run_post_start"), (RestartExecutor, "_verify"), (DeviceWaits, "wait_for_change")],
+    [(hooks, "run_post_start"), (Conclusions, "_verify"), (DeviceWaits, "wait_for_change")],
     ids=["hook", "kubelet", "device"],
 )
 async def test_slots_restart_that_waits_for_others_holds_no_slot(
