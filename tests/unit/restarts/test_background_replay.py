@@ -15,7 +15,7 @@ from kubemend.agent.clients.journal.store import JournalError
 from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import admission
-from kubemend.agent.restarts import recovery as recovery_module
+from kubemend.agent.restarts import replay as replay_module
 from kubemend.agent.restarts.plan_execution import PlanExecution
 from kubemend.agent.restarts.recovery import Background, Recovery
 from kubemend.agent.restarts.requests import Request
@@ -145,7 +145,7 @@ async def test_replay_whose_container_the_runtime_does_not_report_for_long_is_fi
         undone.set()
         return Outcome(Result.UNFINISHED, detail=reason)
 
-    monkeypatch.setattr(recovery_module, "_TRIES", 1)
+    monkeypatch.setattr(replay_module, "_TRIES", 1)
     monkeypatch.setattr(PlanExecution, "undo", hangs)
     await env.store.begin(env.pod.cri_env.intent(created_at=NOW - 30))
     env.pod.cri_env.server.fail("ContainerStatus", grpc.StatusCode.DEADLINE_EXCEEDED)

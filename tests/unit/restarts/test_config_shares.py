@@ -7,7 +7,7 @@ import pytest
 
 from kubemend.agent.clients.cri import convert
 from kubemend.agent.restart import intents
-from kubemend.agent.restarts import config_shares, planning, recovery, restart_plan, runtime_state
+from kubemend.agent.restarts import config_shares, planning, replay, restart_plan, runtime_state
 from kubemend.agent.restarts.config_shares import ConfigShare, NoRoomError
 from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.recovery import Recovery
@@ -152,8 +152,8 @@ async def test_recovery_replays_what_does_not_fit_one_after_another(
         at_once.append(len(kept))
         return plan
 
-    async def concluding(replay: Recovery, resumed: recovery._Resumed) -> None:
-        await conclude(replay, resumed)
+    async def concluding(recovery: Recovery, resumed: replay.Resumed) -> None:
+        await conclude(recovery, resumed)
         kept.remove(resumed.intent.id)
 
     weights = []
@@ -167,11 +167,11 @@ async def test_recovery_replays_what_does_not_fit_one_after_another(
             )
             weights.append(share._held)
     timeouts = Timeouts(kubelet=0.01, pod=0.01)
-    replay = Recovery(dependencies=env.dependencies, store=env.store, now=lambda: NOW, timeouts=timeouts)
-    replay._configs = Slots(int(max(weights) * 1.5))
+    recovery = Recovery(dependencies=env.dependencies, store=env.store, now=lambda: NOW, timeouts=timeouts)
+    recovery._configs = Slots(int(max(weights) * 1.5))
     monkeypatch.setattr(planning, "resume", resuming)
     monkeypatch.setattr(Recovery, "_conclude", concluding)
-    assert await replay.run() == 3
+    assert await recovery.run() == 3
     assert at_once == [1, 1, 1]
     assert await env.store.unfinished() == ()
     assert {name for name, found in (await env.pod.running()).items() if found} >= {"trainer", "logger", "shipper"}
