@@ -25,7 +25,7 @@ from kubemend.controller.hub.ports import Session
 from kubemend.controller.leader.election import Term
 from kubemend.controller.model.faults import FaultKey
 from kubemend.controller.model.members import Member, NodeChange, NodeName, PodRef, PodUid
-from kubemend.controller.model.rounds import PodGone, StepResult
+from kubemend.controller.model.rounds import StepResult
 from kubemend.controller.restarts.objects import Restart
 from kubemend.controller.restarts.pod_replacer import Outcome
 from kubemend.controller.restarts.store import RestartChange, RestartChangeKind
@@ -131,10 +131,10 @@ class GangCoordinator:
         rounds = [worker.runner for worker in self._workers.values() if worker.runner is not None]
         of_round = next((each.id for each in rounds if pod.uid in each.round.members), "")
         log.info("pod.replaced", round=of_round, pod=str(pod), outcome=outcome.value, detail=detail)
-        if outcome is Outcome.GONE:
-            for each in rounds:
-                with contained.within(Part.ROUND, each.id):
-                    each.submit(PodGone(pod.uid))
+        events = round_runner.replacement_events(pod, outcome, dependencies=self._dependencies)
+        for each in rounds if events else ():
+            with contained.within(Part.ROUND, each.id):
+                each.submit(*events)
 
     async def _resume_previous(self) -> list[Restart]:
         """Resume the rounds of previous leaders; return those that must wait until agents may connect.

@@ -1,6 +1,5 @@
 """The rounds of gangs whose JobSets kubemend manages: what each side needs to know of the other."""
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -174,7 +173,7 @@ class OurJobSets:
         found = self._jobsets.job(member.gang.namespace, member.gang.name, job)
         if found is None or not found.failed_indexes:
             return False
-        return index.isdecimal() and int(index) in _indexes(found.failed_indexes)
+        return reading.is_failed_index(index, found.failed_indexes)
 
     def begun(self, ref: RoundRef, cause: Cause, *, now: float) -> None:
         """Record that a round begins; its object may appear later."""
@@ -260,12 +259,3 @@ def _failure(state: Mapping[str, Any]) -> tuple[str, str]:
 
 def _moment(text: str | None, *, default: float) -> float:
     return float(timestamps.unix(text)) if text else default
-
-
-@functools.lru_cache(maxsize=256)
-def _indexes(text: str) -> frozenset[int]:
-    """Return a Job's failed indexes; none if the text is invalid. Its member is then treated like any other."""
-    try:
-        return reading.indexes(text)
-    except reading.InvalidFieldError:
-        return frozenset()

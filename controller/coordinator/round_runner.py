@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -11,8 +12,9 @@ from kubemend.controller.coordinator import round_report
 from kubemend.controller.coordinator.dependencies import Dependencies
 from kubemend.controller.coordinator.wire import Orders
 from kubemend.controller.model import rounds
-from kubemend.controller.model.members import NodeName, PodUid
-from kubemend.controller.model.rounds import FaultReported, NodeChanged, RoundEvent
+from kubemend.controller.model.members import NodeName, PodPhase, PodRef, PodUid
+from kubemend.controller.model.rounds import FaultReported, MemberSeen, NodeChanged, PodGone, RoundEvent
+from kubemend.controller.restarts.pod_replacer import Outcome
 from kubemend.controller.rounds import machine, status
 from kubemend.controller.rounds.states import Advance, MemberPhase, Round
 
@@ -159,3 +161,14 @@ def node_event(node: NodeName, *, dependencies: Dependencies) -> NodeChanged:
         lost=view is None or view.ready is not True,
         out_of_service=view is not None and view.out_of_service,
     )
+
+
+def replacement_events(pod: PodRef, outcome: Outcome, *, dependencies: Dependencies) -> tuple[RoundEvent, ...]:
+    """Return the events about a pod that a round wanted to be replaced, in addition to those of the pods' watch.
+
+    A failed pod whose index its Job has given up counts as completed: no new pod takes its place.
+    """
+    if outcome is Outcome.GONE:
+        return (PodGone(pod.uid),)
+    member = dependencies.members.by_uid(pod.uid) if outcome is Outcome.GIVEN_UP else None
+    return (MemberSeen(replace(member, phase=PodPhase.SUCCEEDED)),) if member is not None else ()

@@ -15,6 +15,9 @@ from kubemend.common import conditions
 FINALIZER: Final = "batch.kubernetes.io/job-tracking"
 """The Job controller's, on each pod whose end it has not counted yet."""
 
+INDEX_FAILURES: Final = "batch.kubernetes.io/job-index-failure-count"
+"""The annotation of pods whose Job counts the failures of each index (KEP-3850)."""
+
 _JOB_CONTROLLER: Final = (None, "kubernetes.io/job-controller")
 """``spec.managedBy`` of Jobs that the Job controller reconciles (KEP-4368)."""
 _ENDED: Final = ("Succeeded", "Failed")
@@ -25,6 +28,12 @@ def counting_job(pod: Mapping[str, Any]) -> str | None:
     if FINALIZER not in (pod["metadata"].get("finalizers") or ()) or pod["status"].get("phase") in _ENDED:
         return None
     return job_of(pod["metadata"])
+
+
+def job_of_failed_index(pod: Mapping[str, Any]) -> str | None:
+    """Return the name of the Job that may have given up a failed pod's index (``backoffLimitPerIndex``); else None."""
+    is_counted_alone = INDEX_FAILURES in (pod["metadata"].get("annotations") or {})
+    return job_of(pod["metadata"]) if is_counted_alone and pod["status"].get("phase") == "Failed" else None
 
 
 def job_of(metadata: Mapping[str, Any]) -> str | None:

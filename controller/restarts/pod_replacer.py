@@ -12,9 +12,11 @@ from typing import Any, Final
 
 import structlog
 
-from kubemend.common import aio, conditions, contained
+from kubemend.common import aio, conditions, contained, gangs
 from kubemend.common.kube import client, errors, paths, timestamps
+from kubemend.common.kube.transport import Json
 from kubemend.controller.gangs import job_accounting
+from kubemend.controller.jobset.spec import reading
 from kubemend.controller.model.members import PodRef, PodUid
 from kubemend.controller.model.rounds import Recreate
 
@@ -29,12 +31,14 @@ class Outcome(enum.Enum):
     """The result of a replacement.
 
     ``DELETED``: it ends now; the pod Informer reports when it is gone. ``GONE``: the pod no longer existed.
-    ``REFUSED``: the API server refuses to delete or mark it.
+    ``REFUSED``: the API server refuses to delete or mark it. ``GIVEN_UP``: it has failed, and its Job has given up its
+    index (``backoffLimitPerIndex``). No new pod would come, so it is left for inspection.
     """
 
     DELETED = "deleted"
     GONE = "gone"
     REFUSED = "refused"
+    GIVEN_UP = "given-up"
 
 
 @dataclass(slots=True)
@@ -183,7 +187,10 @@ class PodReplacer:
         wanted = request.wanted
         pod, path = wanted.pod, paths.pod(wanted.pod.namespace, wanted.pod.name)
         try:
-            left_out_at = await self._leave_out(path, wanted)
+            found = await client.get_by_uid(self._api, path, uid=pod.uid)
+            if found is not None and await self._is_given_up(found):
+                return Outcome.GIVEN_UP, "its Job runs its index no more"
+            left_out_at = await self._leave_out(found, wanted)
             await self._api.patch_status(path, _marks(wanted, now=self._clock(), left_out_at=left_out_at))
             if not self._is_wanted(request):
                 return None
@@ -202,23 +209,34 @@ class PodReplacer:
         self._left_out.pop(pod.uid, None)
         return Outcome.GONE, detail
 
-    async def _leave_out(self, path: str, wanted: Recreate) -> str | None:
+    async def _is_given_up(self, pod: Json) -> bool:
+        meta = pod["metadata"]
+        job = await self._job(meta, job_accounting.job_of_failed_index(pod))
+        status = (job or {}).get("status") or {}
+        index = str((meta.get("labels") or {}).get(gangs.JOB_INDEX) or "")
+        return reading.is_failed_index(index, str(status.get("failedIndexes") or ""))
+
+    async def _leave_out(self, pod: Json | None, wanted: Recreate) -> str | None:
         """Return the pod's resource version if its Job need not count it as failed; None if it must, or may have to."""
-        pod = await client.get_by_uid(self._api, path, uid=wanted.pod.uid)
-        name = job_accounting.counting_job(pod) if pod is not None else None
-        if pod is None or name is None:
+        if pod is None:
             return None
-        try:
-            job = await self._api.get(paths.one("jobs", name, namespace=wanted.pod.namespace, group="batch"))
-        except errors.ApiUnavailableError:
-            raise
-        except errors.KubeError as error:
-            log.warning("recreation.counted", pod=str(wanted.pod), job=name, error=str(error))
-            return None
-        if not job_accounting.may_leave_out(job, marks=_types(wanted)):
+        job = await self._job(pod["metadata"], job_accounting.counting_job(pod))
+        if job is None or not job_accounting.may_leave_out(job, marks=_types(wanted)):
             return None
         self._left_out[wanted.pod.uid] = wanted.pod
         return str(pod["metadata"]["resourceVersion"])
+
+    async def _job(self, pod: Json, name: str | None) -> Json | None:
+        """Return a pod's Job, given the pod's metadata; None without a name, or if it cannot be read."""
+        if name is None:
+            return None
+        try:
+            return await self._api.get(paths.one("jobs", name, namespace=pod["namespace"], group="batch"))
+        except errors.ApiUnavailableError:
+            raise
+        except errors.KubeError as error:
+            log.warning("recreation.counted", pod=f"{pod['namespace']}/{pod['name']}", job=name, error=str(error))
+            return None
 
     async def _give_back(self, uid: PodUid) -> None:
         """Give a pod its Job's finalizer back if it was not deleted after all: the Job must count its end."""

@@ -4,6 +4,7 @@ Unknown fields are ignored. A known field with an invalid value raises ``Invalid
 only a part of it kubemend would run a JobSet that its author did not write.
 """
 
+import functools
 import re
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from kubemend.controller.jobset.spec.model import (
     Status,
 )
 
-__all__ = ["InvalidFieldError", "indexes", "job", "jobset"]
+__all__ = ["InvalidFieldError", "indexes", "is_failed_index", "job", "jobset"]
 
 MOST_INDEXES: Final = 100_000
 """Indexes of a Job with ``backoffLimitPerIndex`` (batch/v1, ``completions``): ``failedIndexes`` never has more."""
@@ -107,6 +108,19 @@ def indexes(text: str) -> frozenset[int]:
             raise InvalidFieldError("indexes", what="are too many", hint=f"keep to {MOST_INDEXES} indexes")
         found.update(range(first, last + 1))
     return frozenset(found)
+
+
+def is_failed_index(index: str, failed_indexes: str) -> bool:
+    """Return whether an index (a pod's label) is among a Job's ``status.failedIndexes``; False if either is invalid."""
+    return index.isdecimal() and int(index) in _known_indexes(failed_indexes)
+
+
+@functools.lru_cache(maxsize=256)
+def _known_indexes(text: str) -> frozenset[int]:
+    try:
+        return indexes(text)
+    except InvalidFieldError:
+        return frozenset()
 
 
 def _status(status: Json) -> Status:

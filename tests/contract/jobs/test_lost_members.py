@@ -92,6 +92,25 @@ async def test_pod_that_kubelet_must_end_is_replaced_when_it_has_ended(env: JobE
     assert (await env.status()).get("failed", 0) == 0
 
 
+async def test_failed_pod_whose_index_the_job_has_given_up_is_left_for_inspection(
+    env: JobEnv, replacing: Replacing
+) -> None:
+    await env.create(backoffLimitPerIndex=0)
+    live = await running(env)
+    await env.say(live[1], "Failed", exit_code=1)
+    await env.until(lambda reported: reported.get("failedIndexes") == "1")
+    assert await replacing.replace([live[1]], force=False) == [Outcome.GIVEN_UP]
+    assert (await env.pod(live[1]))["metadata"].get("deletionTimestamp") is None
+
+
+async def test_failed_pod_whose_index_the_job_retries_is_deleted(env: JobEnv, replacing: Replacing) -> None:
+    await env.create(backoffLimitPerIndex=1)
+    live = await running(env)
+    await env.say(live[1], "Failed", exit_code=1)
+    await env.until(lambda reported: reported.get("failed") == 1)
+    assert await replacing.replace([live[1]], force=False) == [Outcome.DELETED]
+
+
 async def test_rule_that_fails_the_job_is_obeyed(env: JobEnv, replacing: Replacing) -> None:
     await env.create(podFailurePolicy=FAILS_JOB)
     live = await running(env)

@@ -17,6 +17,7 @@ from kubemend.controller.decisions.facts import Decision, Facts, Kind, Reason, R
 from kubemend.controller.model.faults import Fault
 from kubemend.controller.model.members import PodPhase
 from kubemend.controller.restarts.objects import RestartSpec
+from kubemend.controller.restarts.pod_replacer import Outcome
 from kubemend.controller.rounds.states import Round
 from kubemend.controller.watches.members import MemberChangeKind
 from tests import eventually
@@ -37,7 +38,7 @@ async def released(env: CoordinatorEnv, coordinator: GangCoordinator, *, members
     env.fails(coordinator, 0)
     round_id = await stopped(env, members=members)
     for index in range(members):
-        env.stands(coordinator, index, round_id, Result.STOPPED)
+        env.stands(coordinator, index, round_id, pb.StepResult.STOPPED)
     for index in range(members):
         await env.agent(index).received("release")
     env.stands(coordinator, 0, round_id, Result.RUNNING)
@@ -93,6 +94,23 @@ async def test_pods_of_a_round_that_is_over_are_deleted_no_more() -> None:
         env.restarts.deleted("team/train-1")  # a user cancels the round
         await env.agent(1).received("abort")
         assert env.replaced.forgotten == [builders.member(0).pod.uid]
+
+
+async def test_failed_pod_whose_index_its_job_has_given_up_is_neither_deleted_nor_awaited() -> None:
+    lost = builders.member(2, phase=PodPhase.FAILED)
+    env = CoordinatorEnv([*builders.gang(2), lost])
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 0)
+        for index in (0, 1):
+            round_id = (await env.agent(index).received("stop")).stop.round
+            env.stands(coordinator, index, round_id, pb.StepResult.STOPPED)
+        assert [each.pod for each in env.replaced.wanted] == [lost.pod]
+        coordinator.replaced(lost.pod, Outcome.GIVEN_UP, "its Job runs its index no more")
+        for index in (0, 1):
+            await env.agent(index).received("release")
+            env.stands(coordinator, index, round_id, pb.StepResult.RUNNING)
+        await eventually.true(lambda: env.restarts.all[round_id].is_finished)
+        assert env.restarts.statuses[round_id]["phase"] == "Done"
 
 
 # ---- faults during a round ----
@@ -338,11 +356,11 @@ async def test_members_that_die_young_after_long_rounds_are_slowed_down() -> Non
             round_id = await stopped(env, members=2)
             now += 90.0
             for index in range(2):
-                env.stands(coordinator, index, round_id, Result.STOPPED)
+                env.stands(coordinator, index, round_id, pb.StepResult.STOPPED)
             for index in range(2):
                 await env.agent(index).received("release")
             for index in range(2):
-                env.stands(coordinator, index, round_id, Result.RUNNING)
+                env.stands(coordinator, index, round_id, pb.StepResult.RUNNING)
             await eventually.true(lambda: worker(coordinator).is_idle)
             now += 5.0
         env.fails(coordinator, 0, fault_id="fourth")
