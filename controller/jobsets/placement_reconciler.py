@@ -170,6 +170,7 @@ class _Board:
         self._waiting: set[str] = set()  # UIDs
         self._promised: dict[str, Domain] = {}
         self._going: dict[str, Pod] = {}  # pods being released, as they were before
+        self._refused: dict[str, tuple[Pod, float]] = {}  # as they were then, and when to try again (loop time)
         self._backoff = aio.Backoff(first=1.0, limit=60.0)
         self._pods.subscribe(self._pod_changed)
         self._nodes.subscribe(lambda _: news())
@@ -202,20 +203,28 @@ class _Board:
         )
 
     async def release(self, assigned: Iterable[Assignment]) -> None:
-        """Release pods to their domains. If one fails, it is tried again after a while."""
-        tasks: list[asyncio.Task[bool]] = []
+        """Release pods to their domains. One that fails is tried again after a while, or when it has changed."""
+        loop = asyncio.get_running_loop()
+        tasks: dict[asyncio.Task[bool], Pod] = {}
         async with asyncio.TaskGroup() as group:
             for each in assigned:
                 self._promised[each.job] = each.domain
                 for pod in each.pods:
-                    if self._going.get(pod.uid) != pod:
+                    if self._going.get(pod.uid) != pod and not self._is_paused(pod):
                         self._going[pod.uid] = pod
                         work = self._release(pod, each.domain)
-                        tasks.append(group.create_task(work, name=f"placement of {pod.name}"))
-        if not all(task.result() for task in tasks):
-            asyncio.get_running_loop().call_later(self._backoff.next_wait(), self._news)
+                        tasks[group.create_task(work, name=f"placement of {pod.name}")] = pod
+        if failed := [pod for task, pod in tasks.items() if not task.result()]:
+            wait = self._backoff.next_wait()
+            self._refused |= {pod.uid: (pod, loop.time() + wait) for pod in failed}
+            loop.call_later(wait, self._news)
         elif tasks:
             self._backoff.reset()
+
+    def _is_paused(self, pod: Pod) -> bool:
+        """Return whether a pod waits after a refusal: any pod's change leads here, and all that wait would be tried."""
+        refused, until = self._refused.get(pod.uid, (None, 0.0))
+        return refused == pod and asyncio.get_running_loop().time() < until
 
     async def _release(self, pod: Pod, domain: Domain) -> bool:
         """Release a pod; return whether nothing remains to be done about it."""
@@ -246,6 +255,7 @@ class _Board:
         else:
             self._waiting.discard(change.uid)
             self._going.pop(change.uid, None)
+            self._refused.pop(change.uid, None)
             if not is_gone or not any(each.job == pod.job for each in self._going.values()):
                 self._promised.pop(pod.job, None)  # from now on its pods show the domain
         self._news()

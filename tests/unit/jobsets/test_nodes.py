@@ -1,11 +1,16 @@
 """Domains for Jobs that ask for one of their own, and tainted nodes."""
 
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from kubemend.common.components import ComponentState
-from kubemend.common.kube import client, paths
+from kubemend.common.kube import client, errors, paths
 from kubemend.controller.jobset.children import naming
 from kubemend.controller.jobset.placement import device_taints, exclusive
+from kubemend.controller.jobset.placement.model import Assignment, Domain, Pod
+from kubemend.controller.jobsets import placement_reconciler
 from tests import eventually
 from tests.unit.jobsets import builders, places
 from tests.unit.jobsets.env import JobSetEnv, Leader
@@ -75,6 +80,24 @@ async def test_failed_release_of_pod_is_retried(env: JobSetEnv, leader: Leader) 
         (job,) = await env.until_jobs(1)
         await places.pod_of(env, job)
         await eventually.true(lambda: places.is_released(env, job))
+
+
+async def test_refused_release_is_not_repeated_at_each_change_of_any_pod(
+    env: JobSetEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A policy may refuse changes of pods: thousands would be tried five times a second while others change."""
+    tried: list[str] = []
+
+    async def refuse(path: str, body: Any, **_: Any) -> Any:
+        tried.append(body["metadata"]["resourceVersion"])
+        raise errors.ForbiddenError("a policy refuses it")
+
+    monkeypatch.setattr(env.api, "patch", refuse)
+    board = placement_reconciler._Board(api=env.api, report=lambda _: None, news=lambda: None)
+    pod = Pod("team", "train-w-0-0", "uid-1", "job", places.RACK, gates=(exclusive.GATE,), resource_version="1")
+    for each in (pod, pod, pod, replace(pod, resource_version="2")):
+        await board.release([Assignment("job", Domain(places.RACK, "a"), (each,))])
+    assert tried == ["1", "2"]
 
 
 async def test_pods_and_nodes_are_not_watched_for_others(env: JobSetEnv, leader: Leader) -> None:
