@@ -1,32 +1,45 @@
-"""Persist the GPUs that were present on this boot.
+"""Persist the GPUs that were present on this boot, and their NVLinks that were up.
 
-Without it, a GPU that is lost while no agent runs would never be missed.
+Without it, a GPU that is lost while no agent runs would never be missed, and a link that goes down would count as not
+cabled.
 """
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from kubemend.agent.model.devices import DeviceId, PciAddress
 
 
-def encode(gpus: Mapping[DeviceId, PciAddress], *, boot_id: str) -> str:
+@dataclass(frozen=True, slots=True)
+class KnownGpus:
+    """The GPUs with their addresses, and the links of each that were up."""
+
+    gpus: Mapping[DeviceId, PciAddress] = field(default_factory=lambda: MappingProxyType({}))
+    links: Mapping[DeviceId, frozenset[int]] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def encode(known: KnownGpus, *, boot_id: str) -> str:
     """Return the inventory as text, to be read by ``decode``."""
-    return json.dumps({"boot_id": boot_id, "gpus": {uuid: str(pci) for uuid, pci in gpus.items()}}, sort_keys=True)
+    gpus = {uuid: str(pci) for uuid, pci in known.gpus.items()}
+    links = {uuid: sorted(up) for uuid, up in known.links.items()}
+    return json.dumps({"boot_id": boot_id, "gpus": gpus, "links": links}, sort_keys=True)
 
 
-def decode(text: str | None, *, boot_id: str) -> Mapping[DeviceId, PciAddress]:
+def decode(text: str | None, *, boot_id: str) -> KnownGpus:
     """Return the GPUs known on this boot; empty if no text was kept, or it is of another boot.
 
     Raises ValueError where the text was not written by ``encode``.
     """
     if text is None:
-        return MappingProxyType({})
+        return KnownGpus()
     try:
         stored = json.loads(text)
         if stored["boot_id"] != boot_id:
-            return MappingProxyType({})
+            return KnownGpus()
         gpus = {DeviceId(str(uuid)): PciAddress.parse(pci) for uuid, pci in stored["gpus"].items()}
+        links = {DeviceId(str(uuid)): frozenset(map(int, up)) for uuid, up in stored.get("links", {}).items()}
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not an inventory of GPUs: {error!r}") from error
-    return MappingProxyType(gpus)
+    return KnownGpus(MappingProxyType(gpus), MappingProxyType(links))

@@ -33,8 +33,8 @@ _CONFIGURATION_FAULTS = {  # NVML_GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION
 def _link_down(sample: Sample) -> Judgement | None:
     """Judge whether a link that was up on this boot is down.
 
-    Under MIG no traffic uses NVLink (MIG user guide: no P2P). A fault emitted by a previous agent may concern any link;
-    one emitted by this agent concerns links that it has seen up.
+    Under MIG no traffic uses NVLink (MIG user guide: no P2P). A fault concerns links that its agent has seen up: if
+    those of previous agents are unknown, theirs may concern any link.
     """
     if sample.get(Vital.MIG_MODE):
         return None
@@ -45,7 +45,8 @@ def _link_down(sample: Sample) -> Judgement | None:
         return Judgement(holds=True, text=text, after=sample.limits.link_down, mark=tuple(down))
     unread = any(vital is Vital.NVLINK_ACTIVE for vital, _ in sample.vitals.errors)
     known = bool(active) and not unread and sample.record.links_seen_up <= active.keys()
-    return sample.settled if known and (sample.held or all(active.values())) else None
+    judges_all = sample.held or sample.record.links_remembered or all(active.values())
+    return sample.settled if known and judges_all else None
 
 
 def _link_errors(sample: Sample) -> Judgement | None:

@@ -106,12 +106,15 @@ class Record:
 
     The absolute value of a counter is no evidence: healthy boards carry counts from their production (DCGM 4.6.1 took
     them for faults). Only growth during the watch counts.
+
+    ``links_remembered``: ``links_seen_up`` began with the links that previous agents of this boot have seen up.
     """
 
     counters: Mapping[Key, Baseline] = field(default_factory=lambda: MappingProxyType({}))
     windows: Mapping[Key, Window] = field(default_factory=lambda: MappingProxyType({}))
     shares: Mapping[FindingKind, Window] = field(default_factory=lambda: MappingProxyType({}))
     links_seen_up: frozenset[int] = frozenset()
+    links_remembered: bool = False
 
 
 def after(record: Record, vitals: Vitals, *, now: float, limits: Limits) -> Record:
@@ -126,7 +129,7 @@ def after(record: Record, vitals: Vitals, *, now: float, limits: Limits) -> Reco
 
 def without_counts(record: Record) -> Record:
     """Return the record without the values that a GPU reset or a new driver restarts."""
-    return Record(links_seen_up=record.links_seen_up)
+    return Record(links_seen_up=record.links_seen_up, links_remembered=record.links_remembered)
 
 
 def _counted(record: Record, vitals: Vitals, *, now: float, limits: Limits) -> Record:

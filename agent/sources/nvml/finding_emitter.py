@@ -2,27 +2,29 @@
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import structlog
 
 from kubemend.agent.health.gpu import fold as vitals_fold
+from kubemend.agent.health.gpu.gpu_inventory_state import KnownGpus
 from kubemend.agent.health.gpu.limits import Limits
+from kubemend.agent.health.gpu.record import Record
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.devices import DeviceId, DeviceLocator, PciAddress
+from kubemend.agent.model.devices import DeviceLocator
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.sources.nvml import changes, protocol
 
 log = structlog.get_logger(__name__)
 
-OnInventory = Callable[[Mapping[DeviceId, PciAddress]], None]
+OnInventory = Callable[[KnownGpus], None]
 
 
 class FindingEmitter:
     """Keeps the view of all polls, and emits its changes.
 
-    ``known_before`` are the GPUs that previous agents of this boot have seen. ``on_inventory`` receives all known GPUs
-    whenever they change.
+    ``known_before`` are the GPUs that previous agents of this boot have seen, and their links. ``on_inventory``
+    receives all known ones whenever they change.
     """
 
     def __init__(
@@ -30,7 +32,7 @@ class FindingEmitter:
         *,
         emit: Callable[[Finding], None],
         classify: Callable[[FindingKind, str], ActionClass],
-        known_before: Mapping[DeviceId, PciAddress],
+        known_before: KnownGpus,
         on_inventory: OnInventory,
         limits: Limits,
     ) -> None:
@@ -38,12 +40,15 @@ class FindingEmitter:
         self._classify = classify
         self._on_inventory = on_inventory
         self._limits = limits
-        self._known = dict(known_before)
+        self._known = known_before
         self._dismissed: set[str] = set()
-        self._vitals: dict[DeviceId, vitals_fold.GpuVitals] = {}
+        self._vitals = {
+            uuid: vitals_fold.GpuVitals(record=Record(links_seen_up=links, links_remembered=True))
+            for uuid, links in known_before.links.items()
+        }
         self._serials = itertools.count(1)
         self._key_prefix = f"nvml:{time.time_ns():x}"  # unique among all agents of one boot
-        self.view = changes.of_earlier_agents(known_before)
+        self.view = changes.of_earlier_agents(known_before.gpus)
 
     def snapshot(self, snapshot: protocol.Snapshot) -> None:
         """Process one poll."""
@@ -53,6 +58,7 @@ class FindingEmitter:
             self._emit_change(change, observed_at=snapshot.taken_at)
         for slot in snapshot.slots:
             self._take_vitals(slot, snapshot)
+        self._remember()
 
     def xid(self, event: protocol.XidEvent) -> None:
         """Process an Xid."""
@@ -69,6 +75,7 @@ class FindingEmitter:
         """Stop missing a GPU (by UUID or PCI address) that an operator has declared gone."""
         self._dismissed.add(device)
         self._drop_dismissed()
+        self._remember()
 
     def reset_counters(self) -> None:
         """Reset the stored counters: after a GPU reset, or with a new driver, counters start from other values."""
@@ -79,13 +86,14 @@ class FindingEmitter:
         for device in self._dismissed:
             self.view = changes.without_missing(self.view, device)
         self._dismissed = {device for device in self._dismissed if changes.is_lost(self.view, device)}
-        self._remember()
 
     def _remember(self) -> None:
-        known = {uuid: state.gpu.pci for uuid, state in self.view.gpus.items()}
+        gpus = {uuid: state.gpu.pci for uuid, state in self.view.gpus.items()}
+        self._vitals = {uuid: vitals for uuid, vitals in self._vitals.items() if uuid in gpus}
+        links = {uuid: links for uuid, vitals in self._vitals.items() if (links := vitals.record.links_seen_up)}
+        known = KnownGpus(gpus, links)
         if known != self._known:
             self._known = known
-            self._vitals = {uuid: vitals for uuid, vitals in self._vitals.items() if uuid in known}
             self._on_inventory(known)
 
     def _take_vitals(self, slot: protocol.Slot, snapshot: protocol.Snapshot) -> None:

@@ -10,13 +10,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from types import MappingProxyType
 
 import structlog
 
+from kubemend.agent.health.gpu.gpu_inventory_state import KnownGpus
 from kubemend.agent.health.gpu.limits import Limits
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.devices import DeviceId, DeviceInventory, Load, PciAddress
+from kubemend.agent.model.devices import DeviceId, DeviceInventory, Load
 from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.sources.nvml import component_status, detection, protocol
 from kubemend.agent.sources.nvml import utilization as loads
@@ -55,7 +55,8 @@ class NvmlSource:
 
     ``emit`` receives every finding, ``classify`` returns the action class of a (kind, code), ``report`` receives the
     component's status whenever it changes. ``env`` is the worker's environment (None: the agent's own).
-    ``known_before`` are the GPUs that NVML has shown to previous agents on this boot: one that is missing now is lost.
+    ``known_before`` are the GPUs that NVML has shown to previous agents on this boot: one that is missing now is lost,
+    and a link that was up is down, not uncabled.
     ``on_inventory`` receives the same for the next agent, whenever it changes. ``sysfs`` is the path by which GPUs on
     the PCI bus are counted. ``unlisted`` returns the GPUs that the driver has and NVML does not list.
     """
@@ -68,7 +69,7 @@ class NvmlSource:
         report: Callable[[ComponentStatus], None],
         periods: Periods | None = None,
         env: Mapping[str, str] | None = None,
-        known_before: Mapping[DeviceId, PciAddress] = MappingProxyType({}),
+        known_before: KnownGpus | None = None,
         on_inventory: OnInventory = lambda _: None,
         sysfs: Path = Path("/sys"),
         unlisted: Callable[[], Collection[str]] = tuple,
@@ -80,7 +81,7 @@ class NvmlSource:
         self._findings = FindingEmitter(
             emit=emit,
             classify=classify,
-            known_before=known_before,
+            known_before=known_before if known_before is not None else KnownGpus(),
             on_inventory=on_inventory,
             limits=limits if limits is not None else Limits(),
         )

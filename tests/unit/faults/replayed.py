@@ -19,6 +19,7 @@ from typing import Any, Final
 from kubemend.agent.faults.app_faults import Timeouts
 from kubemend.agent.faults.exits import Exits
 from kubemend.agent.health.catalog import catalog_file
+from kubemend.agent.health.gpu.gpu_inventory_state import KnownGpus
 from kubemend.agent.model.devices import DeviceId, DeviceInventory, Gpu, PciAddress
 from kubemend.agent.model.workloads import (
     Allocation,
@@ -279,7 +280,7 @@ class Node:
         self._emitter = FindingEmitter(
             emit=self.env.queue.submit,
             classify=catalog.classify,
-            known_before={},
+            known_before=KnownGpus(),
             on_inventory=lambda _: None,
             limits=catalog.limits.gpu,
         )

@@ -3,16 +3,23 @@
 import pytest
 
 from kubemend.agent.health.gpu import gpu_inventory_state
+from kubemend.agent.health.gpu.gpu_inventory_state import KnownGpus
 from kubemend.agent.model.devices import DeviceId, PciAddress
 
-GPUS = {DeviceId("GPU-1"): PciAddress.parse("0008:41:00.0")}
+GPU = DeviceId("GPU-1")
+GPUS = KnownGpus({GPU: PciAddress.parse("0008:41:00.0")}, {GPU: frozenset({0, 11})})
 
 
 def test_inventory_outlives_the_agent_but_not_the_boot() -> None:
     text = gpu_inventory_state.encode(GPUS, boot_id="boot-1")
     assert gpu_inventory_state.decode(text, boot_id="boot-1") == GPUS
-    assert gpu_inventory_state.decode(text, boot_id="boot-2") == {}
-    assert gpu_inventory_state.decode(None, boot_id="boot-1") == {}
+    assert gpu_inventory_state.decode(text, boot_id="boot-2") == KnownGpus()
+    assert gpu_inventory_state.decode(None, boot_id="boot-1") == KnownGpus()
+
+
+def test_inventory_of_an_agent_that_kept_no_links_is_read() -> None:
+    text = '{"boot_id": "boot-1", "gpus": {"GPU-1": "0008:41:00.0"}}'
+    assert gpu_inventory_state.decode(text, boot_id="boot-1") == KnownGpus(GPUS.gpus)
 
 
 @pytest.mark.parametrize(

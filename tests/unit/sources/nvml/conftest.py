@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hack.fakenvml import control
+from kubemend.agent.health.gpu.gpu_inventory_state import KnownGpus
 from kubemend.agent.health.gpu.limits import Limits
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceId, PciAddress
@@ -37,7 +38,7 @@ class SourceEnv:
     findings: asyncio.Queue[Finding]
     overs: asyncio.Queue[Finding]
     statuses: asyncio.Queue[ComponentStatus]
-    inventories: asyncio.Queue[Mapping[DeviceId, PciAddress]]
+    inventories: asyncio.Queue[KnownGpus]
 
     async def finding(self, kind: FindingKind) -> Finding:
         """Wait for the next finding, which must be of this kind."""
@@ -97,19 +98,20 @@ async def start(fake: control.FakeNvml) -> AsyncIterator[Start]:
         periods: Periods = QUICK,
         env: Mapping[str, str] | None = None,
         known_before: Mapping[DeviceId, PciAddress] | None = None,
+        links_before: Mapping[DeviceId, frozenset[int]] | None = None,
         sysfs: Path = NO_PCI,
         unlisted: Callable[[], Collection[str]] = tuple,
         limits: Limits | None = None,
     ) -> SourceEnv:
         findings, overs = asyncio.Queue[Finding](), asyncio.Queue[Finding]()
-        statuses, inventories = asyncio.Queue[ComponentStatus](), asyncio.Queue[Mapping[DeviceId, PciAddress]]()
+        statuses, inventories = asyncio.Queue[ComponentStatus](), asyncio.Queue[KnownGpus]()
         source = NvmlSource(
             emit=lambda finding: (overs if finding.kind is FindingKind.FAULT_OVER else findings).put_nowait(finding),
             classify=classify,
             report=statuses.put_nowait,
             periods=periods,
             env={**os.environ, **fake.env(), **(env or {})},
-            known_before=known_before or {},
+            known_before=KnownGpus(known_before or {}, links_before or {}),
             on_inventory=inventories.put_nowait,
             sysfs=sysfs,
             unlisted=unlisted,

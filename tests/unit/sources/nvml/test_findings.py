@@ -141,7 +141,7 @@ async def test_gpu_that_was_added_is_listed_by_another_init(fake: FakeNvml, star
     await env.status(ComponentState.READY)
     fake.add(gpu=6)
     async with asyncio.timeout(PATIENCE):
-        while gpu_uuid(6) not in await env.inventories.get():
+        while gpu_uuid(6) not in (await env.inventories.get()).gpus:
             pass
 
 

@@ -322,6 +322,24 @@ async def test_unsupported_field_is_never_a_recovery_action(fake: FakeNvml, star
     assert FindingKind.GPU_UNAVAILABLE.value not in ended
 
 
+async def test_link_that_was_up_for_a_previous_agent_is_down(fake: FakeNvml, start: Start) -> None:
+    fake.link(7, gpu=GPU, active=False)
+    fake.link(8, gpu=GPU, active=False)  # was never up
+    env = start(links_before={DeviceId(gpu_uuid(GPU)): frozenset({7})}, limits=AT_ONCE)
+    down = await env.finding(FindingKind.NVLINK_DOWN)
+    assert (down.device.uuid, down.text) == (gpu_uuid(GPU), "NVLink 7 of 18 is down")
+
+
+async def test_link_that_was_down_for_a_previous_agent_is_up_next_to_one_that_never_was(
+    fake: FakeNvml, start: Start
+) -> None:
+    up = frozenset(range(18)) - {8}
+    fake.link(8, gpu=GPU, active=False)
+    env = start(links_before={DeviceId(gpu_uuid(GPU)): up}, limits=AT_ONCE)
+    await env.over(FindingKind.NVLINK_DOWN, gpu=GPU)
+    assert (await env.inventories.get()).links[DeviceId(gpu_uuid(GPU))] == up
+
+
 async def test_gpu_of_previous_agent_that_is_missing_is_lost(fake: FakeNvml, start: Start) -> None:
     """Other tools' defect 10: the list of GPUs was read at the start; a GPU already gone was never missed."""
     gone = {DeviceId(gpu_uuid(number)): PciAddress(domain=0, bus=0x10 + 13 * number, device=0) for number in range(8)}
@@ -333,7 +351,7 @@ async def test_gpu_of_previous_agent_that_is_missing_is_lost(fake: FakeNvml, sta
     assert lost.device == DeviceLocator(uuid=DeviceId(gpu_uuid(GPU)), pci=gone[DeviceId(gpu_uuid(GPU))])
     assert lost.text.startswith("GPU at 0000:37:00.0")
     assert env.findings.empty()
-    assert env.inventories.empty()  # the next agent needs no other list
+    assert env.inventories.get_nowait().gpus == gone  # the next agent needs no other list
 
 
 async def test_gpu_lost_later_counts_against_all_ever_seen(fake: FakeNvml, start: Start) -> None:
@@ -345,20 +363,20 @@ async def test_gpu_lost_later_counts_against_all_ever_seen(fake: FakeNvml, start
     lost = await env.finding(FindingKind.DEVICE_LOST)
 
     assert lost.device.uuid == gpu_uuid(GPU)
-    assert set(env.inventories.get_nowait()) == {gpu_uuid(number) for number in range(8)}
+    assert set(env.inventories.get_nowait().gpus) == {gpu_uuid(number) for number in range(8)}
     assert env.inventories.empty()
 
 
 async def test_dismissed_missing_gpu_is_not_passed_on(fake: FakeNvml, start: Start) -> None:
     env = start(periods=Periods(poll_period=0.2, full_period=0.2, reinit_period=0.2))
     await env.status(ComponentState.READY)
-    assert gpu_uuid(GPU) in await env.inventories.get()
+    assert gpu_uuid(GPU) in (await env.inventories.get()).gpus
     fake.remove(gpu=GPU)
     await env.finding(FindingKind.DEVICE_LOST)
 
     env.source.forget(gpu_uuid(GPU))  # possibly before a new nvmlInit shows that it is missing
 
-    assert gpu_uuid(GPU) not in await env.inventories.get()
+    assert gpu_uuid(GPU) not in (await env.inventories.get()).gpus
     assert len(env.source.inventory.gpus) == 7
 
 
@@ -367,7 +385,7 @@ async def test_gpu_replaced_in_its_place_is_not_passed_on(fake: FakeNvml, start:
     env = start(known_before={DeviceId("GPU-that-was-swapped-out"): place})
     await env.status(ComponentState.READY)
 
-    known = env.inventories.get_nowait()
+    known = env.inventories.get_nowait().gpus
     assert "GPU-that-was-swapped-out" not in known
     assert known[DeviceId(gpu_uuid(0))] == place
     assert env.findings.empty()
