@@ -18,9 +18,6 @@ FREEING_PHASE = "free"
 PROOF_PHASE = "proof"
 """The phase in which a successor waits for the proof of its devices."""
 
-DRIVER_FREEING = "DriverFreeing"
-"""What a member does that waits for its devices, for the gang members that wait for it."""
-
 _GIB = 1 << 30
 _LISTING_VALID = 0.05  # seconds for which a start may wait and still rely on the previous listing
 _SHORTEST_PHASE = 0.001  # seconds at a gate from which on they are a phase of their own
@@ -74,7 +71,7 @@ class DeviceWaits:
         if not left:
             return
         if self._ops.holding is not None:
-            self._ops.holding.doing, self._ops.holding.detail = DRIVER_FREEING, f"{left / _GIB:.1f} GiB left"
+            self._ops.holding.doing, self._ops.holding.detail = progress.DRIVER_FREEING, f"{left / _GIB:.1f} GiB left"
         self._ops.followed.notify(progress.Freeing(name, left))
 
     async def follow_freeing(self, container_id: ContainerId, *, within: steps.StepKind) -> None:

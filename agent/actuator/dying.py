@@ -1,8 +1,9 @@
-"""Follow a container that is being killed: still ending, or stuck (``agent.restart.stuck``)."""
+"""Follow containers that are being killed: still ending, or stuck (``agent.restart.stuck``)."""
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
@@ -13,6 +14,9 @@ from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import stuck
 
 log = structlog.get_logger(__name__)
+
+_PROOF: Final = 2
+"""Kills without effect that count as proof where the states of threads cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +86,47 @@ class Death:
         before, self._still = self._still, stuck.follow(self._still, threads, now=asyncio.get_running_loop().time())
         if before is None or before.threads != threads:
             on_progress()
+
+
+class Deaths:
+    """The ends of the containers that one restart kills. ``processes`` None: their threads cannot be read."""
+
+    def __init__(
+        self,
+        *,
+        runtime: ports.ContainerStatuses,
+        processes: ports.ContainerProcesses | None,
+        poll_intervals: PollIntervals,
+        on_progress: Callable[[], None],
+    ) -> None:
+        self._runtime = runtime
+        self._processes = processes
+        self._poll_intervals = poll_intervals
+        self._on_progress = on_progress
+        self._all: dict[ContainerId, Death] = {}
+        self._in_vain = 0
+
+    async def follow(self, container: ContainerId) -> None:
+        """Follow one, whose threads can be read, until cancelled. It may be killed several times."""
+        assert self._processes is not None
+        if (death := self._all.get(container)) is None:
+            death = self._all[container] = Death(
+                container, runtime=self._runtime, processes=self._processes, poll_intervals=self._poll_intervals
+            )
+        await death.follow(on_progress=self._on_progress)
+
+    def killed_in_vain(self) -> bool:
+        """Note a kill without effect; return whether it is proven that one of the containers no longer ends.
+
+        The proof is the state of its threads. Where they cannot be read it is the second such kill, if the runtime has
+        answered in between.
+        """
+        self._in_vain += 1
+        if self._processes is None:
+            return self._in_vain >= _PROOF
+        return any(death.is_stuck for death in self._all.values())
+
+    @property
+    def where_stuck(self) -> str:
+        """Describe the stuck threads, and where they are stuck; empty if none is."""
+        return "; ".join(death.where for death in self._all.values() if death.is_stuck)

@@ -13,8 +13,8 @@ from types import MappingProxyType
 import structlog
 
 from kubemend.agent.actuator import device_release, listings, progress, turns
-from kubemend.agent.actuator.device_waits import DRIVER_FREEING, DeviceWaits
-from kubemend.agent.actuator.dying import Death
+from kubemend.agent.actuator.device_waits import DeviceWaits
+from kubemend.agent.actuator.dying import Deaths
 from kubemend.agent.actuator.hold.hold_set import OldDead
 from kubemend.agent.actuator.runtime_ops import RuntimeOps
 from kubemend.agent.actuator.strategy import RestartStrategy
@@ -37,9 +37,13 @@ class PlanRunner:
         self._state = ops.state
         self._devices = DeviceWaits(ops)
         self._failures = 0
-        self._unkilled = 0
         self._done: Counter[steps.Step] = Counter()
-        self._deaths: dict[ContainerId, Death] = {}
+        self._deaths = Deaths(
+            runtime=ops.tools.runtime,
+            processes=ops.tools.processes,
+            poll_intervals=ops.tools.poll_intervals,
+            on_progress=self._state.limit.extend,
+        )
 
     async def run_to_end(self, *, list_first: bool = True) -> Outcome:
         """Carry out the restart.
@@ -234,7 +238,7 @@ class PlanRunner:
         before, begun = self._state.seen, asyncio.get_running_loop().time()
         failed = None
         if (holding := self._ops.holding) is not None:
-            holding.doing, holding.detail = _doing(step), ""
+            holding.doing, holding.detail = progress.doing(step), ""
         try:
             await self._perform(step, changes)
         except cri_errors.CriError as error:
@@ -307,19 +311,11 @@ class PlanRunner:
 
         While it progresses the time limit is extended.
         """
-        tools = self._ops.tools
         async with turns.waiting(after=after):
-            if tools.processes is None:
+            if self._ops.tools.processes is None:
                 yield
                 return
-            if (death := self._deaths.get(container_id)) is None:
-                death = Death(
-                    container_id, runtime=tools.runtime, processes=tools.processes, poll_intervals=tools.poll_intervals
-                )
-                self._deaths[container_id] = death
-            following = asyncio.create_task(
-                death.follow(on_progress=self._state.limit.extend), name=f"death of {container_id}"
-            )
+            following = asyncio.create_task(self._deaths.follow(container_id), name=f"death of {container_id}")
             freeing = asyncio.create_task(
                 self._devices.follow_freeing(container_id, within=within), name=f"memory of {container_id}"
             )
@@ -334,16 +330,15 @@ class PlanRunner:
         """Remove a waiting successor after a kill without effect (a process in D state); never retry indefinitely.
 
         Return None while that is not proven: a runtime that hangs for a while lets a stop time out as well, and may
-        carry it out later, and memory of a device takes its time to be freed. The proof is the state of its threads.
-        Where they cannot be read, the second such failure counts as proof, if the runtime has answered in between.
+        carry it out later, and memory of a device takes its time to be freed.
         """
         log.error("restart.kill_without_effect", restart=self._ops.intent.id, error=str(error))
         self._state.last_error = str(error)
         await self._ops.refresh()
-        self._unkilled += 1
-        if not (isinstance(error, device_release.ProcessStuckError) or self._is_unkillable()):
+        is_proven = self._deaths.killed_in_vain() and any(step.kind in _KILLS for step in self._strategy.next_steps())
+        if not (isinstance(error, device_release.ProcessStuckError) or is_proven):
             return None
-        if where := "; ".join(death.where for death in self._deaths.values() if death.is_stuck):
+        if where := self._deaths.where_stuck:
             self._state.last_error = f"{error}: {where}"
         return await self._remove_waiting(error, Result.STUCK)
 
@@ -359,22 +354,9 @@ class PlanRunner:
             return self._outcome(Result.UNFINISHED, detail=f"{error}; {again}")
         return self._outcome(result)
 
-    def _is_unkillable(self) -> bool:
-        if not any(step.kind in _KILLS for step in self._strategy.next_steps()):
-            return False
-        if self._ops.tools.processes is None:
-            return self._unkilled >= _PROOF_OF_UNKILLABLE
-        return any(death.is_stuck for death in self._deaths.values())
-
 
 def _phase(step: steps.Step) -> str:
     return "confirm" if step.kind is steps.StepKind.DONE else step.kind.value
-
-
-def _doing(step: steps.Step) -> str:
-    """Return a member's progress while a step is taken, for the gang members that wait for it."""
-    reason: str = step.reason.value
-    return DRIVER_FREEING if step.reason is steps.StepReason.OLD_ON_DEVICE else _DOING.get(step.kind, reason)
 
 
 def _means_unkillable(step: steps.Step, error: cri_errors.CriError) -> bool:
@@ -384,18 +366,10 @@ def _means_unkillable(step: steps.Step, error: cri_errors.CriError) -> bool:
     )
 
 
-_DOING = {
-    steps.StepKind.STOP: "ProcessExiting",
-    steps.StepKind.REMOVE: "ProcessExiting",
-    steps.StepKind.RESERVE: "Creating",
-    steps.StepKind.CREATE: "Creating",
-    steps.StepKind.START: "Starting",
-}
 _KILLS = (steps.StepKind.STOP, steps.StepKind.REMOVE)
 _KUBELET_ACTS = (cri_errors.NameReserved, cri_errors.ContainerBusy)
 _MOST_FAILURES = 3
 _REPEATS, _MOST_REPEATS = 2, 10  # of a step without effect: at once, and in some 5 s
-_PROOF_OF_UNKILLABLE = 2
 _OLD_RUNS_ON = (Result.UNDONE, Result.FAILED, Result.NOT_ALIKE, Result.DEVICE_NOT_USABLE)
 _NOT_STARTED = (ContainerState.CREATED, ContainerState.UNKNOWN)
 

@@ -2,11 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from kubemend.agent.model.outcomes import Outcome
 from kubemend.agent.restart import admission, steps, verification
 from kubemend.agent.restart.intents import Strategy
+
+DRIVER_FREEING: Final = "DriverFreeing"
+"""What a member of a gang does that waits for its devices."""
+
+_DOING: Final = {
+    steps.StepKind.STOP: "ProcessExiting",
+    steps.StepKind.REMOVE: "ProcessExiting",
+    steps.StepKind.RESERVE: "Creating",
+    steps.StepKind.CREATE: "Creating",
+    steps.StepKind.START: "Starting",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +103,9 @@ class _NoFollower:
 
 
 NO_FOLLOWER: Progress = _NoFollower()
+
+
+def doing(step: steps.Step) -> str:
+    """Return what a member of a gang does while a step is taken, for the members that wait for it."""
+    reason: str = step.reason.value
+    return DRIVER_FREEING if step.reason is steps.StepReason.OLD_ON_DEVICE else _DOING.get(step.kind, reason)
