@@ -185,7 +185,9 @@ class Recovery:
 
         Simulated nodes share a runtime, so an apparent orphan may be another node's restart in progress. Kubelet ends a
         pod that the API server no longer has.
+        Nor are successors orphans that a round's member has made since the journal was read.
         """
+        lost = [orphan for orphan in lost if orphan.target.pod.uid not in self._spared]
         if lost and not self._dependencies.pods.synced:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_API_TIMEOUT):

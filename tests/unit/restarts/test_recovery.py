@@ -203,3 +203,11 @@ async def test_recovery_removes_orphan_while_api_server_is_down(env: RestartEnv)
     env.pod.pods.synced = False
     assert await recovery(env).run() == 1
     assert [view.id for view in await env.pod.cri_env.containers()] == [env.pod.cri_env.old]
+
+
+async def test_recovery_leaves_the_new_successor_of_a_rounds_member(env: RestartEnv) -> None:
+    """Members resume while the journal is read: their next restarts are not in it yet."""
+    await lost_successor(env)
+    spared = Recovery(dependencies=env.dependencies, store=env.store, now=lambda: NOW, spared={POD.uid})
+    assert await spared.run() == 0
+    assert len(await env.pod.cri_env.containers()) == 2
