@@ -24,12 +24,8 @@ class RulesStrategy:
         self._intent = intent
 
     def next_steps(self) -> Sequence[steps.Step]:
-        end = self._pod.exits.get(self._intent.trigger) if self._intent.trigger is not None else None
         return rules.next_steps(
-            self._intent,
-            self._state.seen,
-            resolution=self._state.resolution,
-            trigger_exit=end.code if end is not None else None,
+            self._intent, self._state.seen, resolution=self._state.resolution, exits=self._pod.exits
         )
 
     async def examine(self) -> None:

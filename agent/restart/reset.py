@@ -81,7 +81,7 @@ def end_before_removals(
     intent: intents.PodIntent, seen: Sequence[ContainerSummary], *, known: Known, resolution: Resolution
 ) -> Step | None:
     """Return the end of a restart that must remove nothing (more); None if it must."""
-    if (end := _completed(intent, seen, known=known)) is not None:
+    if (end := completed(intent, seen, known=known)) is not None:
         return end
     if resolution is Resolution.UNDO and is_undoable(intent, seen):
         return Step(StepKind.DONE, StepReason.UNDONE)
@@ -111,7 +111,7 @@ def is_whole(intent: intents.PodIntent, seen: Iterable[ContainerSummary]) -> boo
     return {planned.old[-1] for planned in lasting if planned.old} <= {view.id for view in seen}
 
 
-def _completed(intent: intents.PodIntent, seen: Iterable[ContainerSummary], *, known: Known) -> Step | None:
+def completed(intent: intents.PodIntent, seen: Iterable[ContainerSummary], *, known: Known) -> Step | None:
     """Return the end of a restart whose target has ended for good before it was removed; None if it has not.
 
     A container that is removed is killed. Kubelet starts the containers that have been removed by then.

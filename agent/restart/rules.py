@@ -4,9 +4,11 @@ KEP-5532: a container may declare ``RestartAllContainers`` for exit codes; SIGKI
 with the gate, 1.36 by default) then stops, removes and starts every container of the pod.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from kubemend.agent.model.workloads import (
+    ContainerId,
     ContainerRole,
     ContainerSpec,
     ContainerState,
@@ -54,21 +56,22 @@ def next_steps(
     seen: Iterable[ContainerSummary],
     *,
     resolution: Resolution = Resolution.FINISH,
-    trigger_exit: int | None = None,
+    exits: Mapping[ContainerId, reset.Exit] = MappingProxyType({}),
 ) -> tuple[Step, ...]:
     """Return the one next step: kill the trigger if it still runs; the rest is kubelet's.
 
-    ``trigger_exit`` is the trigger's exit code, None if it is unknown. One that has ended by itself with another code
-    than that of a kill has triggered nothing, as far as the rule is known here; kubelet may have replaced the target.
-    Kubelet restarts it alone, so that the target may run on with its fault: that must be decided again.
+    ``exits`` are those of the trigger and the target, as far as they are known. A trigger that has ended by itself with
+    another code than that of a kill has triggered nothing, as far as the rule is known here; kubelet may have replaced
+    the target. Kubelet restarts it alone, so that the target may run on with its fault: that must be decided again.
     """
-    seen = tuple(seen)
+    seen, known = tuple(seen), reset.Known(exits=exits)
     found = next((view for view in seen if view.id == intent.trigger), None)
     if found is None or found.state is not ContainerState.RUNNING:
-        if found is not None and trigger_exit not in (None, KILLED):
+        if found is not None and found.id in exits and exits[found.id].code != KILLED:
             end = Step(StepKind.DONE, StepReason.TRIGGER_ENDED, found.id, found.ref.name)
             return (reset.replaced(intent, seen) or end,)
         return (Step(StepKind.DONE, StepReason.TRIGGERED),)
     if resolution is Resolution.UNDO:
         return (Step(StepKind.DONE, StepReason.UNDONE),)
-    return (reset.replaced(intent, seen) or Step(StepKind.STOP, StepReason.OLD_RUNS, intent.trigger),)
+    over = reset.completed(intent, seen, known=known) or reset.replaced(intent, seen)
+    return (over or Step(StepKind.STOP, StepReason.OLD_RUNS, intent.trigger),)

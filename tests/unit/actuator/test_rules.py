@@ -49,6 +49,14 @@ async def test_trigger_that_has_ended_by_itself_has_triggered_nothing(pod: PodEn
     assert "StopContainer" not in pod.cri_env.server.called()
 
 
+@pytest.mark.parametrize(("code", "result"), [(0, Result.COMPLETED), (1, Result.TRIGGERED)])
+async def test_target_that_has_completed_is_not_restarted_with_its_pod(pod: PodEnv, code: int, result: Result) -> None:
+    intent = pod.intent(strategy=Strategy.RULES, trigger=pod.old["logger"], completes=True)
+    pod.cri_env.server.runtime.exit(pod.old["trainer"], exit_code=code)
+    assert (await pod.actuator().carry_out(intent)).result is result
+    assert ("logger" in await pod.running()) is (result is Result.COMPLETED)
+
+
 async def test_target_that_kubelet_has_replaced_is_not_killed(pod: PodEnv) -> None:
     pod.cri_env.server.runtime.exit(pod.old["trainer"], exit_code=1)
     theirs = await pod.kubelet_starts("trainer", attempt=1)
