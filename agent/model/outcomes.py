@@ -53,6 +53,11 @@ class Result(enum.Enum):
         """Return whether this is no end: nothing was restarted, and another strategy or plan may do it."""
         return self in (Result.STEPPED_DOWN, Result.NOT_ALIKE, Result.ALREADY_REPLACED, Result.TRIGGER_ENDED)
 
+    @property
+    def changed_nothing(self) -> bool:
+        """Return whether it ended before any container was stopped, so that it counts no restart."""
+        return self in (Result.NOT_ALIKE, Result.ALREADY_REPLACED, Result.TRIGGER_ENDED, Result.WITHDRAWN)
+
 
 _RESTARTED = (
     Result.RESTARTED,

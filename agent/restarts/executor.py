@@ -163,13 +163,11 @@ class RestartExecutor:
             followed.notify(progress.Begun(self._now(), plan.id, plan.strategy, containers, plan.restart_count))
             with self._act_noted(in_round=round_hooks is not None):
                 outcome = await self._to_the_end(execution, visit=visit, withdrawal=withdrawal)
-            if outcome.result is Result.WITHDRAWN:
+            if outcome.result.changed_nothing:
                 counted.cancel()
             outcome = restart_proof.with_note(outcome, visit.proving)
             done = Done(execution, cause, outcome, in_round=round_hooks is not None)
             if outcome.result.is_decided_again:
-                if outcome.result is not Result.STEPPED_DOWN:  # nothing of the container has changed
-                    counted.cancel()
                 return await self._set_aside(done)
             return await self._finish(done, round_hooks=round_hooks, devices=devices, visit=visit)
 

@@ -204,6 +204,8 @@ class Recovery:
             self._hand_over(parts, background=self._background)
             return
         await aio.side_by_side(*(self._replay.conclude(each) for each in parts))
+        if self._background is not None and all(each.outcome.result.changed_nothing for each in parts):
+            await self._background.restarts.uncount([each.intent for each in parts])
 
     def _hand_over(self, parts: Sequence[Resumed], *, background: Background) -> None:
         """Have another strategy take over when the journal is replayed. Until that has begun the intents stay open."""

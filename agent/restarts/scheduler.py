@@ -190,6 +190,13 @@ class RestartScheduler:
         not_alike = outcome.result is Result.NOT_ALIKE
         return SteppedDown(outcome.detail, counted, not_alike, tuple(intent.id for intent in begun))
 
+    async def uncount(self, begun: Sequence[intents.AnyIntent]) -> None:
+        """Count a previous agent's restart no longer, because it has changed nothing. Raises JournalError."""
+        await self._budgets.load()
+        if (counted := self._budgets.of_previous(begun)) is not None:
+            counted.cancel()
+            await counted.erase()
+
     async def take_over(self, plan: RestartPlan, outcome: Outcome, *, reason: str) -> bool:
         """Carry out a previous agent's restart by another strategy, because its own one has stepped down since.
 

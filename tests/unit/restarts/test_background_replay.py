@@ -15,12 +15,15 @@ from kubemend.agent.clients.journal.store import JournalError
 from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import admission
+from kubemend.agent.restart.counts import Begun
+from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restarts import replay as replay_module
 from kubemend.agent.restarts.plan_execution import PlanExecution
 from kubemend.agent.restarts.recovery import Background, Recovery
 from kubemend.agent.restarts.requests import Request
 from kubemend.agent.restarts.restart_plan import RestartPlan
 from kubemend.agent.restarts.verifier import Timeouts
+from tests.environments.pod_env import ROLES
 from tests.environments.restarts import NOW, RestartEnv, restarts_on
 from tests.environments.runtime import POD, TARGET, CriEnv
 
@@ -168,6 +171,19 @@ async def test_replay_of_which_the_runtime_is_away_for_long_is_finished_once_it_
                 assert len(await env.store.unfinished()) == 1
         assert "restart.replay_waits" in {entry["event"] for entry in logged}
         assert await is_restarted(env)
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+async def test_restart_that_has_changed_nothing_counts_no_more(env: RestartEnv, *, replaced: bool) -> None:
+    counted = Begun(POD.uid, frozenset(ROLES), at=NOW - 31, fault_at=NOW - 32)
+    await env.store.begin(env.pod.intent(strategy=Strategy.RESET, created_at=NOW - 30), counted=counted)
+    if replaced:
+        env.pod.cri_env.server.runtime.exit(env.pod.old["trainer"], exit_code=1)
+        await env.pod.kubelet_starts("trainer", attempt=1)
+    async with recovery(env, patience=60.0) as replay, env.kubelet():
+        assert await replay.run() == 1
+    assert await env.store.unfinished() == ()
+    assert (await env.store.begun_since(0.0) == ()) is replaced
 
 
 async def test_recovery_waits_for_a_replay_that_ends_soon(env: RestartEnv) -> None:
