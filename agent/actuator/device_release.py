@@ -222,7 +222,7 @@ class Gate:
         Return the threads. Other processes may use the devices, too, so only memory below all earlier values is a sign.
         """
         pids = frozenset[int]().union(*judgement.pids.values())
-        threads = await asyncio.to_thread(self._host.processes.threads, pids) if pids else ()
+        threads = await self._threads(pids)
         signs = _Signs(pids, threads, device_release.in_use(seen))
         now = asyncio.get_running_loop().time()
         passed = stuck.watched(max(self._polled_at, self._due_at), now) if self._due_at is not None else 0.0
@@ -231,6 +231,14 @@ class Gate:
             self._unchanged = 0.0
         self._signs = signs if self._signs is None else replace(signs, memory=min(signs.memory, self._signs.memory))
         return threads
+
+    async def _threads(self, pids: frozenset[int]) -> tuple[Thread, ...]:
+        """Return the threads of processes; none if they cannot be read: then the processes are not seen to be stuck."""
+        try:
+            return await asyncio.to_thread(self._host.processes.threads, pids) if pids else ()
+        except OSError as error:
+            log.warning("device_release.not_followed", restart=self._restart, pids=sorted(pids), error=str(error))
+            return ()
 
     def _is_overdue(self, threads: tuple[Thread, ...]) -> bool:
         if self._due_at is None:
@@ -252,9 +260,12 @@ class Gate:
             await _end(ends)
 
     async def _note_ends(self) -> None:
-        for item in self._held:
-            for pid in item.pids:
+        for pid in [pid for item in self._held for pid in item.pids]:
+            try:
                 await self._host.processes.ended(pid)
+            except OSError as error:
+                log.warning("device_release.not_followed", restart=self._restart, pids=[pid], error=str(error))
+                return  # the driver is asked once the successor waits
         self._worth_asking.set()
 
     def _stuck(self, judgement: ReleaseCheck) -> frozenset[int]:

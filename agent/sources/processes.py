@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from kubemend.agent.clients.cri import kills
 from kubemend.agent.health import cgroup_paths
 from kubemend.agent.model.hangs import Thread
 from kubemend.agent.model.processes import ProcessFacts, ProcessOrigin
@@ -188,11 +189,16 @@ class ProcFs:
         return thread_states.read_with_times(self.root, pids)
 
     async def ended(self, pid: int) -> None:
-        """Wait until the process has ended; return immediately when it does not exist. Needs no polling (pidfd)."""
+        """Wait until the process has ended; return immediately when it does not exist. Needs no polling (pidfd).
+
+        Raises OSError if it cannot be followed.
+        """
         try:
             descriptor = os.pidfd_open(pid)
-        except ProcessLookupError:
-            return
+        except OSError as error:
+            if error.errno in kills.ENDED:
+                return
+            raise
         loop = asyncio.get_running_loop()
         end = asyncio.Event()
         loop.add_reader(descriptor, end.set)

@@ -101,6 +101,8 @@ class GpuHost:
 
     def threads(self, pids: Iterable[int]) -> tuple[Thread, ...]:
         alive = [pid for pid in sorted(pids) if pid in self.known]
+        for pid in alive:
+            self._unless_unreadable(pid)
         return tuple(
             Thread(pid, pid, "python", "D" if pid in self.in_d_state else "S", used=self.used.get(pid, 0))
             for pid in alive

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from kubemend.agent.clients.cri import kills
 from kubemend.agent.health import cgroup_paths
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.common import cgroupfs, kernel_files
@@ -195,8 +196,10 @@ class Cgroup:
         """SIGKILL a process unless its PID has been reused."""
         try:
             process = os.pidfd_open(pid)
-        except ProcessLookupError:
-            return
+        except OSError as error:
+            if error.errno in kills.ENDED:
+                return
+            raise
         try:
             if pid in self.pids():
                 signal.pidfd_send_signal(process, signal.SIGKILL)

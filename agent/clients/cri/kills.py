@@ -14,7 +14,7 @@ from kubemend.agent.health import cgroup_paths
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.common import kernel_files
 
-_ENDED = (errno.ESRCH, errno.EINVAL, errno.ENOENT)
+ENDED = (errno.ESRCH, errno.EINVAL, errno.ENOENT)
 """Errors of pidfd_open(2) for a process that has ended; the last two if a thread has its PID now."""
 
 
@@ -27,7 +27,7 @@ def kill(container_id: ContainerId, pid: int, *, proc: Path) -> None:
     try:
         process = os.pidfd_open(pid)
     except OSError as error:
-        if error.errno in _ENDED:
+        if error.errno in ENDED:
             return
         raise
     try:

@@ -1,7 +1,9 @@
 """Gates before the start of successors: which processes are waited for, for how long, and the result."""
 
 import asyncio
+import errno
 import itertools
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -59,6 +61,18 @@ async def judgement(visit: GateSession) -> ReleaseCheck:
 async def test_unreadable_process_counts_as_present(host: GpuHost) -> None:
     async with around(host, timeouts=HASTY) as (gates, visit):
         host.unreadable.add(PID)
+        assert await gates.opens("r1", timeout=30)
+        assert (await judgement(visit)).verdict is ReleaseState.LEFTOVER
+
+
+async def test_process_whose_end_cannot_be_followed_is_asked_for_when_the_successor_waits(
+    host: GpuHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ended(pid: int) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(host, "ended", ended)
+    async with around(host, timeouts=HASTY) as (gates, visit):
         assert await gates.opens("r1", timeout=30)
         assert (await judgement(visit)).verdict is ReleaseState.LEFTOVER
 

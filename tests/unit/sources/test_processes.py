@@ -1,12 +1,15 @@
 """Process facts from a fake or real /proc."""
 
+import asyncio
 import contextlib
 import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,6 +61,13 @@ def test_process_with_thread_in_state_d_is_stuck_despite_zombie_leader(
 def test_process_in_any_other_state_is_not_stuck(proc: ProcFs, state: str) -> None:
     add_thread(proc, 7, 7, state=state, name="a D process")
     assert not proc.is_stuck(7)
+
+
+async def test_pid_that_a_thread_has_by_now_has_ended() -> None:
+    with ThreadPoolExecutor(1) as threads:
+        of_thread = threads.submit(threading.get_native_id).result()
+        async with asyncio.timeout(30):
+            await ProcFs(root=Path("/proc"), cgroup_root=Path("/sys/fs/cgroup")).ended(of_thread)
 
 
 def test_ended_process_is_not_stuck(proc: ProcFs) -> None:
