@@ -92,6 +92,7 @@ class RestartStore:
         self._by_id: dict[str, Restart] = {}
         self._by_gang: dict[GangKey | None, dict[str, Restart]] = {}
         self._newest: dict[GangKey, int] = {}
+        self._not_removed: dict[str, float] = {}  # UIDs of expired objects, and when to try again (loop time)
         self._begun: dict[str, RoundRef] = {}  # the last round that was begun with an object of this name
         self._listeners: list[Callable[[RestartChange], None]] = []
         self._changed = asyncio.Event()
@@ -261,9 +262,12 @@ class RestartStore:
             self._changed.clear()
             now = self._clock()
             found = history.removal(self._by_id.values(), keeping=self._keeping, is_alive=self._is_alive, now=now)
-            for restart in found.now:
-                with contained.within(contained.Part.RESTART, restart.id):
-                    await self._remove(restart)
+            expired = {each.uid: each for each in found.now}
+            self._not_removed = {uid: at for uid, at in self._not_removed.items() if uid in expired}
+            for uid, restart in expired.items():
+                if self._not_removed.get(uid, 0.0) <= asyncio.get_running_loop().time():  # any change leads here
+                    with contained.within(contained.Part.RESTART, restart.id):
+                        await self._remove(restart)
             with contained.within(contained.Part.RESTART, "superseded rounds"):
                 self._close_superseded(now)
             self._forget_old_gangs()
@@ -278,6 +282,7 @@ class RestartStore:
             await writing.remove(self._api, restart)
             log.info("restart.removed", restart=restart.id)
         except errors.KubeError as error:
+            self._not_removed[restart.uid] = asyncio.get_running_loop().time() + _SWEEP_SECONDS
             log.warning("restart.remove_failed", restart=restart.id, error=str(error))
 
     def _close_superseded(self, now: float) -> None:
