@@ -58,7 +58,7 @@ def cases() -> list[Case]:
             GangCoordinator,
             "replaced",
             (POD, Outcome.GONE, ""),
-            fields={"_workers": {"gang": Thing(runner=runner)}},
+            fields={"_workers": {"gang": Thing(runner=runner)}, "_dependencies": dependencies},
         ),
         Case(GangCoordinator, "_not_resumed", (RESTART,), {"reason": "r"}, fields={"_dependencies": dependencies}),
         Case(
@@ -135,6 +135,7 @@ def cases() -> list[Case]:
                 "_keeping": Thing(ttl=1.0, newest=0),
                 "_is_alive": lambda _: False,
                 "_remove": broken,
+                "_not_removed": {},
                 "_close_superseded": broken,
                 "_forget_old_gangs": first(OverError()),
             },
