@@ -26,6 +26,7 @@ from kubemend.agent.reporters.restart_counts import RestartCounts
 from kubemend.agent.restart import options
 from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
 from kubemend.agent.restarts.recovery import Recovery
+from kubemend.agent.restarts.replay import Replay
 from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.agent.rounds.participant import RoundParticipant
 from kubemend.agent.rounds.pod_hold import PodHolder
@@ -150,8 +151,8 @@ def cases() -> list[Case]:
             fields={"_replayed": happened()},
         ),
         Case(
-            Recovery,
-            "_report_outcome",
+            Replay,
+            "report",
             (Thing(intent=Thing(target=REF), execution=Thing(plan=None)),),
         ),
         Case(

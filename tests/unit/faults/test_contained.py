@@ -386,7 +386,7 @@ async def test_runtime_error_in_verification_of_a_replay_closes_it(
 
     await test_recovery.killed_after_the_stop(env)
     agent = replay(env)
-    monkeypatch.setattr(agent._verifier, "wait_for_kubelet", settle)
+    monkeypatch.setattr(agent._replay._verifier, "wait_for_kubelet", settle)
     assert await agent.run() == 1
     assert await env.store.unfinished() == ()
 
