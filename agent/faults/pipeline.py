@@ -1,7 +1,8 @@
 """Process findings: update the verdict, publish conditions, and request a restart if that helps.
 
-Findings are folded one after another. Anything that must wait (for the runtime, for kubelet, for a process to end) runs
-in its own task, so that one stuck container never delays the next finding.
+Findings are folded and published one after another, and acted on once they are on disk. Anything else that must wait
+(for the runtime, for kubelet, for a process to end) runs in its own task. So neither a slow disk nor a stuck container
+delays the report of the next finding.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ import functools
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
 import structlog
 
@@ -30,6 +32,9 @@ from kubemend.common import contained
 from kubemend.common.contained import Part
 
 log = structlog.get_logger(__name__)
+
+_MOST_UNSAVED: Final = 16
+"""Batches of findings that wait for the disk. While there are as many, those that follow stay in the queue."""
 
 
 class FindingPipeline:
@@ -66,6 +71,7 @@ class FindingPipeline:
         self._now = now
         self._on_aside = on_aside
         self._deduplicator = FindingDeduplicator(clock=monotonic)
+        self._unsaved: asyncio.Queue[tuple[int, list[RecordedFinding]]] = asyncio.Queue(_MOST_UNSAVED)
         self._recovery_actions = RecoveryActionQuery(
             verdict_store=verdict_store, devices=devices, classify=classify, submit=queue.submit, now=now
         )
@@ -79,26 +85,31 @@ class FindingPipeline:
                     self._lost.found(device, tasks, earlier=True)
                     for recorded in self._recovery_actions.unanswered(device):
                         tasks.create_task(self._ask_driver(recorded), name=f"ask the driver about {device}")
+            tasks.create_task(self._act(tasks), name="act on findings")
             while True:
                 batch = await self._queue.next_batch()
-                try:
-                    await self._process_batch(batch, tasks)
-                finally:
-                    self._queue.finished(len(batch))
+                await self._unsaved.put((len(batch), self._fold(batch)))
 
-    async def _process_batch(self, batch: Sequence[Finding], tasks: asyncio.TaskGroup) -> None:
-        """Fold and publish all findings; act once the verdicts are on disk."""
+    def _fold(self, batch: Sequence[Finding]) -> list[RecordedFinding]:
+        """Fold and publish all findings; return those that count."""
         recorded = []
         for finding in batch:
             with contained.within(Part.FINDING, f"{finding.title} on {finding.device}"):
                 if self._must_be_recorded(finding):
                     recorded.append(self._record(finding))
-        await self._verdict_store.save()
-        with contained.within(Part.DEVICE, "those that are back"):
-            self._lost.clear_recovered()
-        for each in recorded:
-            with contained.within(Part.FINDING, f"{each.finding.title} on {each.device}"):
-                self._dispatch(each, tasks)
+        return recorded
+
+    async def _act(self, tasks: asyncio.TaskGroup) -> None:
+        """Act on folded findings, each batch once the verdicts are on disk."""
+        while True:
+            count, recorded = await self._unsaved.get()
+            await self._verdict_store.save()
+            with contained.within(Part.DEVICE, "those that are back"):
+                self._lost.clear_recovered()
+            for each in recorded:
+                with contained.within(Part.FINDING, f"{each.finding.title} on {each.device}"):
+                    self._dispatch(each, tasks)
+            self._queue.finished(count)
 
     def _must_be_recorded(self, finding: Finding) -> bool:
         return not (_predates_agent(finding) or self._ends_nothing(finding) or self._has_no_device(finding))
@@ -139,8 +150,6 @@ class FindingPipeline:
             tasks.create_task(self._handle(recorded), name=f"handle {finding.title} on {recorded.device}")
         elif finding.action is ActionClass.ASK_DRIVER:
             tasks.create_task(self._ask_driver(recorded), name=f"ask the driver about {recorded.device}")
-        elif finding.kind in (FindingKind.APP_GONE, FindingKind.DEVICE_BACK):
-            self._deduplicator.over(recorded.device)
         elif self._lost.is_one(finding):
             self._lost.found(recorded.device, tasks)
 
@@ -155,6 +164,8 @@ class FindingPipeline:
         verdict = self._verdict_store.verdict(device, inventory=inventory)
         self._metrics.findings.labels(finding.source.value, finding.kind.value, finding.code).inc()
         self._metrics.findings_last_seen.labels(device, finding.kind.value, finding.code).set(finding.observed_at)
+        if finding.kind in (FindingKind.APP_GONE, FindingKind.DEVICE_BACK):
+            self._deduplicator.over(device)
         again = self._deduplicator.is_duplicate(finding, device=device)
         write = log.debug if again else log.info
         write(

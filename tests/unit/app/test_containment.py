@@ -81,17 +81,18 @@ def cases() -> list[Case]:
         ),
         Case(
             FindingPipeline,
-            "_process_batch",
-            ([FINDING], None),
+            "_act",
+            (None,),
             errors=2,
             fields={
-                "_must_be_recorded": first(True),
-                "_record": first(RECORDED),
+                "_unsaved": Thing(get=later((1, [RECORDED]), OverError())),
                 "_verdict_store": Thing(save=waits),
                 "_lost": Thing(clear_recovered=broken),
                 "_dispatch": broken,
+                "_queue": Thing(finished=nothing),
             },
         ),
+        Case(FindingPipeline, "_fold", ([FINDING, FINDING],), errors=2, fields={"_must_be_recorded": broken}),
         Case(
             Hub,
             "_report_failure",
@@ -268,8 +269,20 @@ def cases() -> list[Case]:
 
 NAMES = [
     *("exit", "exit-alone", "lost-device", "holder-of-a-lost-device", "earlier-fault", "driver", "end-of-a-fault"),
-    *("batch", "failure", "hub", "message", "program", "how-it-ended", "pod", "missed-exit", "hold", "release", "kill"),
-    *("round", "order", "replay", "take-over", "outcome", "request", "process", "record", "event"),
+    *(
+        "action",
+        "fold",
+        "failure",
+        "hub",
+        "message",
+        "program",
+        "how-it-ended",
+        "pod",
+        "missed-exit",
+        "hold",
+        "release",
+    ),
+    *("kill", "round", "order", "replay", "take-over", "outcome", "request", "process", "record", "event"),
     *("degradation", "suspicion", "condition", "refusal", "launcher", "state", "listener", "count", "series"),
     *("taint", "command"),
 ]

@@ -505,6 +505,44 @@ async def test_pipeline_findings_beyond_capacity_are_counted(stopped_env: Pipeli
     assert stopped_env.metrics.findings_lost._value.get() == 1
 
 
+async def test_pipeline_slow_disk_delays_actions_but_no_reports(
+    env: PipelineEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, written = env.store.save, asyncio.Event()
+
+    async def save(key: str, body: str) -> None:
+        await written.wait()
+        await write(key, body)
+
+    monkeypatch.setattr(env.store, "save", save)
+    env.queue.submit(xid(pid=4242))
+    await env.condition(conditions.DEVICES_HEALTHY, "Xid31")
+    env.queue.submit(xid(79, ActionClass.REBOOT_NODE))
+    await env.condition(conditions.DEVICES_HEALTHY, "Xid79")
+    assert env.restarts.requests.empty()
+    written.set()
+    assert (await env.restarted()).cause().action is ActionClass.REBOOT_NODE
+
+
+async def test_pipeline_findings_stay_in_the_queue_while_the_disk_hangs(
+    env: PipelineEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def save(key: str, body: str) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(env.store, "save", save)
+    for _ in range(5000):
+        env.queue.submit(xid(pid=4242))
+    counted = {"source": "kernel-log", "kind": "Xid", "code": "31"}
+    await eventually.true(lambda: (env.metric("kubemend_findings_total", **counted) or 0.0) > 4000)
+    for _ in range(8500):
+        env.queue.submit(xid(pid=4242))
+    waiting = asyncio.create_task(env.queue.drained())
+    await asyncio.wait({waiting}, timeout=1.0)
+    assert not waiting.done()
+    waiting.cancel()
+
+
 async def test_pipeline_flood_of_the_log_leaves_room_for_what_comes_once(stopped_env: PipelineEnv) -> None:
     """Otherwise the end of a state would be lost, and with it the device for good, or its beginning unnoticed."""
     queue, lost = stopped_env.queue, stopped_env.metrics.findings_lost
