@@ -68,9 +68,11 @@ class ConditionPublisher:
         self._period = period
         self._clock = clock
         self._times = SteadyTimes(now=now, clock=clock)
-        self._wake = asyncio.Event()
-        self._wake.set()  # publish the verdicts of a previous agent at once
-        self._holders_changed = True
+        self._verdict_changed = asyncio.Event()
+        self._verdict_changed.set()  # publish the verdicts of a previous agent at once
+        self._holders_changed = asyncio.Event()
+        self._held: dict[PodRef, set[str]] = {}
+        """The devices of each pod by kubelet's last answer. A pod keeps its devices until it ends."""
         self._named: dict[tuple[PodRef, str], bool] = {}
         """Pods whose processes were found on a device, and whether the API server has listed them yet."""
 
@@ -81,30 +83,43 @@ class ConditionPublisher:
         """
         if named is not None:
             self._named.setdefault((named, device), False)
-        self._wake.set()
+        self._verdict_changed.set()
 
     def holders_changed(self) -> None:
         """Query kubelet again and publish, because a pod or the inventory changed."""
-        self._holders_changed = True
-        self._wake.set()
+        self._holders_changed.set()
 
     async def run(self) -> None:
-        """Publish on each change, and at least every ``period`` seconds."""
+        """Publish on each change, and at least every ``period`` seconds. A change of a verdict never awaits kubelet."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._publish_verdicts(), name="conditions by verdicts")
+            tasks.create_task(self._publish_holders(), name="conditions by holders")
+
+    async def _publish_verdicts(self) -> None:
+        while True:
+            await self._verdict_changed.wait()
+            self._verdict_changed.clear()
+            with contained.within(Part.CONDITION, "all pods"):
+                self.publish(await self._holders.current(max_age=_ANY_AGE))
+
+    async def _publish_holders(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._period):
-                    await self._wake.wait()
-            on_time = self._wake.is_set()
-            self._wake.clear()
-            fresh = self._holders_changed or not on_time
-            self._holders_changed = False
+                    await self._holders_changed.wait()
+            self._holders_changed.clear()
             with contained.within(Part.CONDITION, "all pods"):
-                self.publish(await self._holders.current(max_age=_FRESH if fresh else _ANY_AGE))
+                self.publish(await self._holders.current(max_age=_FRESH))
 
     def publish(self, allocations: Allocations) -> None:
-        """Publish once. Without an answer from kubelet, conditions that depend on holders stay unchanged."""
+        """Publish once. Without an answer from kubelet, the last one counts for the pods that are still there."""
         self._forget_named()
-        concerned = self._concerned(allocations)
+        if allocations.known:
+            self._held = self._holdings(allocations)
+        else:
+            there = self._pods.pods()
+            self._held = {pod: names for pod, names in self._held.items() if pod.uid in there}
+        concerned = self._concerned(self._held)
         for pod, names in concerned.items():
             with contained.within(Part.CONDITION, pod):
                 self._publish_of(pod, names)
@@ -113,7 +128,7 @@ class ConditionPublisher:
 
     def verdicts_of(self, pod: PodRef, allocations: Allocations) -> PodVerdicts:
         """Return the verdicts on which the pod's conditions are based."""
-        return self._pod_verdicts(self._concerned(allocations).get(pod, set()))
+        return self._pod_verdicts(self._concerned(self._holdings(allocations)).get(pod, set()))
 
     def _publish_of(self, pod: PodRef, names: set[str]) -> None:
         verdicts = self._pod_verdicts(names)
@@ -140,11 +155,11 @@ class ConditionPublisher:
             if self._verdict_store.active_faults(device) and (pod.uid in there or not was_there)
         }
 
-    def _concerned(self, allocations: Allocations) -> dict[PodRef, set[str]]:
-        """Return the devices of each pod: those that it holds, and those on which its processes were found."""
-        concerned: defaultdict[PodRef, set[str]] = defaultdict(set)
+    def _holdings(self, allocations: Allocations) -> dict[PodRef, set[str]]:
+        """Return the devices that each pod holds."""
+        holdings: defaultdict[PodRef, set[str]] = defaultdict(set)
         for ref, held in held_devices(allocations, pods=self._pods).items():
-            concerned[ref.pod] |= gpu_keys(held, inventory=self._devices.inventory)
+            holdings[ref.pod] |= gpu_keys(held, inventory=self._devices.inventory)
         for item in allocations.items:
             with contained.within(Part.CONDITION, f"{item.namespace}/{item.pod_name}"):
                 pod = self._pods.by_name(item.namespace, item.pod_name)
@@ -152,10 +167,15 @@ class ConditionPublisher:
                     nic for held in item.plugin_devices if (nic := self._nics.nic_for_plugin_id(held.id)) is not None
                 }
                 if pod is not None and nics:
-                    concerned[pod.ref] |= nics
+                    holdings[pod.ref] |= nics
+        return dict(holdings)
+
+    def _concerned(self, holdings: Mapping[PodRef, set[str]]) -> dict[PodRef, set[str]]:
+        """Return the devices of each pod: those that it holds, and those on which its processes were found."""
+        concerned = defaultdict(set, {pod: set(names) for pod, names in holdings.items()})
         for pod_ref, device in self._named:
             concerned[pod_ref].add(self._verdict_store.name(device))
-        return concerned
+        return dict(concerned)
 
     def _verdicts(self, names: Iterable[str]) -> list[Verdict]:
         inventory = self._devices.inventory

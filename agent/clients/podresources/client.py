@@ -123,14 +123,21 @@ class AllocationCache:
         self._fetched_at = float("-inf")
 
     async def current(self, *, max_age: float = 1.0) -> Allocations:
-        """Return allocations that were fetched at most ``max_age`` seconds (but at least the floor) ago."""
-        clock = asyncio.get_running_loop().time
+        """Return allocations that were fetched at most ``max_age`` seconds (but at least the floor) ago.
+
+        If there are such, this does not wait for a fetch of another caller.
+        """
+        if self._is_within(max_age):
+            return self._held
         async with self._lock:
-            started_at = clock()
-            if started_at - self._fetched_at > max(max_age, self._floor):
+            if not self._is_within(max_age):
+                started_at = asyncio.get_running_loop().time()
                 self._held = await self._fetch()
                 self._fetched_at = started_at
             return self._held
+
+    def _is_within(self, max_age: float) -> bool:
+        return asyncio.get_running_loop().time() - self._fetched_at <= max(max_age, self._floor)
 
 
 class GpuHolders:

@@ -1,17 +1,19 @@
-"""How long a link may be down before its pod fails: by a clock that is never set."""
+"""When pods' conditions change: by a clock that is never set, and whether kubelet answers or not."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from kubemend.agent.devices import pod_conditions
+from kubemend.agent.clients.podresources.client import AllocationCache
+from kubemend.agent.devices import condition_publisher, pod_conditions
 from kubemend.agent.devices.condition_publisher import ConditionPublisher
 from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.model.devices import DeviceLocator, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind, Source
-from kubemend.agent.model.workloads import Allocations
+from kubemend.agent.model.workloads import Allocation, Allocations
 from tests.environments import node
 from tests.fakes import outside
 from tests.unit.restart import builders
@@ -73,3 +75,69 @@ async def test_step_of_the_wall_clock_changes_no_patience(clocks: Clocks, tmp_pa
         clocks.pass_by(1)
         assert fails() is ConditionStatus.TRUE
         assert publisher.verdicts_of(builders.POD, Allocations(known=True)).returning == frozenset()
+
+
+LOST = Finding(
+    source=Source.NVML,
+    kind=FindingKind.DEVICE_LOST,
+    code="",
+    device=DeviceLocator(uuid=outside.GPU.uuid),
+    action=ActionClass.REBOOT_NODE,
+    observed_at=1000.0,
+)
+
+
+class Kubelet:
+    """Returns that the trainer holds the GPU, until it ``hangs``."""
+
+    def __init__(self) -> None:
+        self.hangs = False
+        self.asked = asyncio.Event()
+
+    async def fetch(self) -> Allocations:
+        self.asked.set()
+        if self.hangs:
+            await asyncio.Event().wait()
+        items = (Allocation(builders.POD.namespace, builders.POD.name, "trainer", frozenset({outside.GPU.uuid})),)
+        return Allocations(items=items, known=True)
+
+
+async def test_fault_is_published_while_kubelet_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(condition_publisher, "_FRESH", 0.0)
+    async with node.node_in(tmp_path) as here:
+        here.pods, kubelet = outside.Pods(builders.pod()), Kubelet()
+        publisher = ConditionPublisher(
+            verdict_store=here.verdict_store,
+            pods=here.pods,
+            devices=here.devices,
+            holders=AllocationCache(kubelet.fetch, floor=0.0),
+            reporter=here.said,
+        )
+        running = asyncio.create_task(publisher.run())
+        try:
+            async with asyncio.timeout(60):
+                await here.said.wait_for(builders.POD, conditions.DEVICES_HEALTHY, "Healthy")
+                kubelet.hangs = True
+                kubelet.asked.clear()
+                publisher.holders_changed()
+                await kubelet.asked.wait()
+                here.verdict_store.apply(LOST, inventory=here.devices.inventory)
+                publisher.verdict_changed(device=outside.GPU.uuid)
+                await here.said.wait_for(builders.POD, conditions.DEVICE_FAILURE, "DeviceLost")
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_last_answer_of_kubelet_counts_for_the_pods_that_are_still_there(tmp_path: Path) -> None:
+    async with node.node_in(tmp_path) as here:
+        here.pods = outside.Pods(builders.pod())
+        publisher = here.publisher()
+        publisher.publish(await Kubelet().fetch())
+        here.verdict_store.apply(LOST, inventory=here.devices.inventory)
+        publisher.publish(Allocations(known=False))
+        assert here.said.said[builders.POD, conditions.DEVICE_FAILURE].status is ConditionStatus.TRUE
+        here.pods.drop(builders.POD.uid)
+        here.said.said.clear()
+        publisher.publish(Allocations(known=False))
+        assert here.said.said == {}
