@@ -68,11 +68,15 @@ async def test_unreadable_process_counts_as_present(host: GpuHost) -> None:
 async def test_process_whose_end_cannot_be_followed_is_asked_for_when_the_successor_waits(
     host: GpuHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    asked = asyncio.Event()
+
     async def ended(pid: int) -> None:
+        asked.set()
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(host, "ended", ended)
     async with around(host, timeouts=HASTY) as (gates, visit):
+        await asked.wait()
         assert await gates.opens("r1", timeout=30)
         assert (await judgement(visit)).verdict is ReleaseState.LEFTOVER
 
