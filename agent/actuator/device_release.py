@@ -12,7 +12,7 @@ restart must prove are proved (``agent.actuator.device_proof``).
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -354,15 +354,18 @@ class ReleaseGates:
         self._gates.update(made)
         self._proofs.update(dict.fromkeys(made, proving))
         self._health.update(dict.fromkeys(made, DeviceHealth(judge, self._timeouts.leave)))
-        try:
+        async with contextlib.AsyncExitStack() as ends:  # all are ended, whichever of them has failed
+            ends.push_async_callback(_end, recorded)
+            ends.push_async_callback(_end, before)
+            for gate in made.values():
+                ends.push_async_callback(gate.close)
+            ends.callback(self._forget, made)
+            ends.push_async_callback(proving.close)
             yield GateSession(tuple(made.values()), before, recorded, proving, self._timeouts)
-        finally:
-            await proving.close()
-            for restart, gate in made.items():
-                del self._gates[restart], self._proofs[restart], self._health[restart]
-                await gate.close()
-            await _end(before)
-            await _end(recorded)
+
+    def _forget(self, restarts: Iterable[str]) -> None:
+        for restart in restarts:
+            del self._gates[restart], self._proofs[restart], self._health[restart]
 
     async def _recorded(
         self, begun: Sequence[intents.AnyIntent], *, devices: frozenset[DeviceId]

@@ -4,7 +4,7 @@ import asyncio
 import errno
 import itertools
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -17,6 +17,7 @@ from kubemend.agent.actuator.device_release import GateSession, ProcessStuckErro
 from kubemend.agent.actuator.hold.hold_set import HoldSet, OldDead
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.model.devices import DeviceId
+from kubemend.agent.model.hangs import Thread
 from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerState
 from kubemend.agent.restart import intents
@@ -79,6 +80,34 @@ async def test_process_whose_end_cannot_be_followed_is_asked_for_when_the_succes
         await asked.wait()
         assert await gates.opens("r1", timeout=30)
         assert (await judgement(visit)).verdict is ReleaseState.LEFTOVER
+
+
+async def test_gates_of_a_restart_are_all_closed_although_one_has_failed(
+    host: GpuHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the others would ask the driver until the agent's end: no successor waits for them any more."""
+    threads, failed, visits = host.threads, list[str](), list[GateSession]()
+
+    def broken(pids: Iterable[int]) -> tuple[Thread, ...]:
+        if not failed:
+            failed.append("once")
+            raise IndexError
+        return threads(pids)
+
+    async def restart() -> None:
+        async with gates.around([builders.intent(), builders.intent(id="r2")], devices=frozenset({GPU})) as visit:
+            visits.append(visit)
+            await visit.remembered()
+            opening = [asyncio.create_task(gates.opens(each, timeout=0.01)) for each in ("r1", "r2")]
+            await eventually.true(lambda: bool(failed))
+            await asyncio.gather(*opening, return_exceptions=True)
+
+    monkeypatch.setattr(host, "threads", broken)
+    gates = ReleaseGates(driver=host, processes=host, old=host, timeouts=PATIENT)
+    with pytest.raises(IndexError):
+        await restart()
+    assert all(gate.opening.done() for gate in visits[0].made)
+    assert not gates._gates
 
 
 async def test_ended_process_is_not_waited_for(host: GpuHost) -> None:
