@@ -12,13 +12,14 @@ import structlog
 from kubemend.agent.actuator.cache_cleanup import CacheCleaner
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.device_processes import OldProcesses
-from kubemend.agent.actuator.device_release import ReleaseGates, Timeouts
+from kubemend.agent.actuator.device_release import ReleaseGates
 from kubemend.agent.actuator.hold.exec_hold import ExecHolds, HoldError
 from kubemend.agent.actuator.hold.freezer import Freezer
 from kubemend.agent.actuator.hold.oci_runtimes import OciRuntimes
 from kubemend.agent.actuator.hold.standby import Standbys
 from kubemend.agent.actuator.host_files import HostFiles
 from kubemend.agent.actuator.layer_keeping import LayerKeeper
+from kubemend.agent.actuator.release_gate import Timeouts
 from kubemend.agent.actuator.shm_cleanup import ShmCleaner
 from kubemend.agent.actuator.stop_requests import StopRequests
 from kubemend.agent.app import last_resort

@@ -13,7 +13,8 @@ import pytest
 
 from hack.fakenvml import control
 from hack.fakenvml.layout import Group
-from kubemend.agent.actuator.device_release import ReleaseGates, Timeouts
+from kubemend.agent.actuator.device_release import ReleaseGates
+from kubemend.agent.actuator.release_gate import Timeouts
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.hangs import Thread
 from kubemend.agent.model.processes import ProcessFacts

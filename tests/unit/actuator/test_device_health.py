@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from kubemend.agent.actuator.device_health import DeviceHealth
-from kubemend.agent.actuator.device_release import ReleaseGates, Timeouts
+from kubemend.agent.actuator.device_release import ReleaseGates
 from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.actuator.process import ProcessActuator
+from kubemend.agent.actuator.release_gate import Timeouts
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceId

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 import grpc
 import pytest
 
-from kubemend.agent.actuator.device_release import DeviceUnusableError, ReleaseGates, Timeouts
+from kubemend.agent.actuator.device_release import DeviceUnusableError, ReleaseGates
+from kubemend.agent.actuator.release_gate import Timeouts
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.outcomes import Outcome, Result

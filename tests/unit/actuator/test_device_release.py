@@ -13,8 +13,9 @@ import grpc
 import pytest
 
 from kubemend.agent.actuator import device_waits
-from kubemend.agent.actuator.device_release import GateSession, ProcessStuckError, ReleaseGates, Timeouts, open_gates
+from kubemend.agent.actuator.device_release import GateSession, ProcessStuckError, ReleaseGates, open_gates
 from kubemend.agent.actuator.hold.hold_set import HoldSet, OldDead
+from kubemend.agent.actuator.release_gate import Timeouts
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.hangs import Thread

@@ -10,8 +10,9 @@ import grpc
 import pytest
 
 from kubemend.agent.actuator import listings, progress
-from kubemend.agent.actuator.device_release import ReleaseGates, Timeouts
+from kubemend.agent.actuator.device_release import ReleaseGates
 from kubemend.agent.actuator.dying import PollIntervals
+from kubemend.agent.actuator.release_gate import Timeouts
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.hangs import Thread

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from kubemend.agent.actuator.device_release import ReleaseGates, Timeouts
+from kubemend.agent.actuator.device_release import ReleaseGates
+from kubemend.agent.actuator.release_gate import Timeouts
 from kubemend.agent.devices.suspicion import SuspicionTracker
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.actions import ActionClass

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import structlog.testing
 
-from kubemend.agent.actuator.device_release import ReleaseGates, Timeouts
+from kubemend.agent.actuator.device_release import ReleaseGates
+from kubemend.agent.actuator.release_gate import Timeouts
 from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceInventory, DeviceLocator
