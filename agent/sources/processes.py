@@ -87,12 +87,19 @@ class ProcFs:
         return any(thread.state not in _DEAD for thread in thread_states.read(self.root, [process.pid]))
 
     def origin(self, pid: int) -> ProcessOrigin | None:
-        """Return how a process came into its container; None when it is unknown (the process has ended).
+        """Return how a process came into its container; None when it is unknown.
+
+        It is, if the process has ended, or if it or a process that it descends from cannot be read.
 
         A process added to a container has a parent outside its PID namespace, as the first process has, and only the
         first one has pid 1 there. A child of an added process that has lost its parent cannot be distinguished from the
         container's own.
         """
+        with contextlib.suppress(OSError):
+            return self._origin(pid)
+        return None
+
+    def _origin(self, pid: int) -> ProcessOrigin | None:
         facts = self.facts(pid)
         mine = self._lineage(pid)
         for _ in range(_MOST_ANCESTORS):

@@ -228,6 +228,9 @@ def test_entrance_of_ended_or_deep_process_is_unknown(proc: ProcFs) -> None:
     add_shim(proc)
     add_process(proc, 100, parent=99, ids="100 1")
     assert proc.origin(100) is None, "its parent has ended"
+    add_process(proc, 99, parent=1, ids="99")
+    (proc.root / "99" / "stat").write_text("99 (sh) S")
+    assert proc.origin(100) is None, "its parent cannot be read"
     assert proc.origin(4711) is None
     add_process(proc, 1000, parent=SHIM, ids="1000 1")
     for pid in range(1001, 1400):
