@@ -39,7 +39,7 @@ class Background:
 
     tasks: asyncio.TaskGroup
     restarts: RestartScheduler
-    patience: float = 2.0
+    patience: float = 10.0
 
 
 _Share = Callable[[intents.AnyIntent], ConfigShare]
