@@ -141,6 +141,9 @@ class Journal:
     async def begun_since(self, _: float) -> tuple[counts.Begun, ...]:
         return ()
 
+    async def unreadable_counts(self, _: float) -> tuple[str, ...]:
+        return ()
+
 
 @given(hostile | opted_in)
 @settings(max_examples=60)
