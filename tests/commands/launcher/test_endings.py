@@ -250,7 +250,9 @@ def test_program_that_lived_until_an_order_ends_the_row_of_those_that_did_not(ra
     launcher = object.__new__(kubemend_run.Launcher)
     launcher.__dict__.update(_status=None, _spare=None, _stopping=0, _has_terminal=False, _from_spare=False)
     launcher.__dict__.update(_began=time.monotonic() - ran, _options=SimpleNamespace(spare_after=600.0))
-    launcher.__dict__.update(_policy=kubemend_run.Policy(), _past=kubemend_run.Past((), 2), _released=True)
+    launcher.__dict__.update(
+        _policy=kubemend_run.Policy(), _past=kubemend_run.Past((), 2), _released=True, _discarded=False
+    )
     launcher.__dict__.update(_terminate=lambda _: launcher.__dict__.update(_status=int(signal.SIGKILL)))
     launcher.__dict__.update(_reap=lambda: 0, _clear=lambda: None, _enter=lambda _: None, _start_again=lambda _: True)
     launcher._order = None
