@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, Final, Generic, TypeVar
 
 import structlog
@@ -94,7 +94,7 @@ async def side_by_side(*works: Coroutine[Any, Any, _T]) -> list[_T]:
     return [task.result() for task in tasks]
 
 
-async def first_of(*works: Coroutine[Any, Any, object]) -> None:
+async def first_of(*works: Awaitable[object]) -> None:
     """Wait until the first has ended, and cancel the others. Its exception is raised once all have ended."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:

@@ -170,7 +170,7 @@ class AppFaultHandler:
                 request = await self._request(recorded, target, found)
                 await access.restarts.submit(replace(request, followed=programs))
         if found.how is AttributionResult.PROCESS_UNREPORTED:
-            return lambda: aio.first_of(_awaited(over), self._until_named(recorded))
+            return lambda: aio.first_of(over(), self._until_named(recorded))
         return self._once(over, recorded)
 
     def _once(self, over: Callable[[], Awaitable[None]], recorded: RecordedFinding) -> Callable[[], Awaitable[None]]:
@@ -382,10 +382,6 @@ def _events(recorded: RecordedFinding) -> tuple[_Event, ...]:
     if finding.kind is FindingKind.XID and finding.action is ActionClass.RESTART_APP:
         return (same_code, (recorded.device, finding.kind, _ANY_PROGRAM_ERROR))
     return (same_code,)
-
-
-async def _awaited(work: Callable[[], Awaitable[None]]) -> None:
-    await work()
 
 
 async def _at_once() -> None:

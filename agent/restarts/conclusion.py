@@ -27,7 +27,7 @@ from kubemend.agent.restarts.plan_execution import AnyExecution
 from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
 from kubemend.agent.restarts.restart_plan import RestartPlan
 from kubemend.common import contained
-from kubemend.common.contained import Part as Kind
+from kubemend.common.contained import Part
 
 log = structlog.get_logger(__name__)
 
@@ -113,7 +113,7 @@ class Conclusions:
             self._expect(done, devices=devices, visit=visit)
             self._expect_step(done)
             verified = None
-            with contained.within(Kind.VERIFICATION, done.plan.target):
+            with contained.within(Part.VERIFICATION, done.plan.target):
                 async with turns.waiting():
                     verified = await self._verified_unless_expedited(done, devices=devices, visit=visit)
             if verified is None:
@@ -134,7 +134,7 @@ class Conclusions:
     async def _with_copy(self, done: Done) -> Done:
         """Report it if kubelet has started a copy of a successor that was removed again: that is the restart then."""
         copied = None
-        with contained.within(Kind.VERIFICATION, done.plan.target):
+        with contained.within(Part.VERIFICATION, done.plan.target):
             async with turns.waiting():
                 copied = await self._verifier.adopted_copy(done.plan)
         if copied is None:

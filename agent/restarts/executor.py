@@ -28,7 +28,7 @@ from kubemend.agent.restarts.plan_execution import STALE_AFTER, AnyExecution, ex
 from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
 from kubemend.agent.restarts.restart_plan import RestartPlan
 from kubemend.common import aio, contained
-from kubemend.common.contained import Part as Kind
+from kubemend.common.contained import Part
 
 log = structlog.get_logger(__name__)
 
@@ -248,7 +248,7 @@ class RestartExecutor:
         withdrawal: Callable[[], Awaitable[str]] = _not_withdrawn,
     ) -> Outcome:
         """Execute the plan when the processes on its devices are known; undo it after an internal error."""
-        with contained.within(Kind.RESTART, execution.plan.target) as work:
+        with contained.within(Part.RESTART, execution.plan.target) as work:
             await visit.remembered()
             if reason := await withdrawal():
                 return Outcome(Result.WITHDRAWN, detail=reason)

@@ -31,17 +31,9 @@ async def until(look: Callable[[], Awaitable[_T | None]], *, what: str, timeout:
         raise TimeoutError(f"{what} did not come within {timeout:g} s") from error
 
 
-async def parts(address: str) -> dict[str, str]:
-    """Return the state of each component of an agent; empty when it does not listen (yet)."""
-    reported = await readyz.report(address)
-    return {name: str(each["state"]) for name, each in reported["parts"].items()}
-
-
 async def works(address: str, *, hub: bool = True) -> bool | None:
-    """Return True when every component of an agent is ready, with ``hub`` also its connection; else None."""
-    states = await parts(address)
-    needed = states if hub else {name: state for name, state in states.items() if name != "hub"}
-    return True if needed and set(needed.values()) <= {"ready", "idle"} else None
+    """Return True when an agent is ready, with ``hub`` also connected to its hub; else None."""
+    return readyz.is_ready(await readyz.report(address), hub=hub) or None
 
 
 async def watches(address: str, *, count: int) -> bool | None:

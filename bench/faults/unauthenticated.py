@@ -16,7 +16,7 @@ from bench.faults.reporting import Kind, Reported
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
 from bench.memory import __main__ as memory
-from hack.devnode import loopback, processes
+from hack.devnode import loopback, processes, readyz
 from hack.devnode.controllers import Controller
 from kubemend.controller.hub.limits import Caps
 
@@ -61,7 +61,7 @@ async def tried(stage: Stage, scale: Scale, reported: Reported) -> None:
                     await _keeps_bounds(controller, scale, reported)
                     fault = await gang.end(1, exit_code=1)
                     await stage.keeps_round(gang, reported, number=1, since=fault, what="the round among them")
-                    answered = [bool(await looking.parts(probes)) for _ in range(_PROBES)]
+                    answered = [bool((await readyz.report(probes))["parts"]) for _ in range(_PROBES)]
                     reported.keeps(Kind.OTHERS, f"{sum(answered)} of {_PROBES} probes answered", holds=all(answered))
                     await _keeps_bounds(controller, scale, reported, silent=scale.whole)
             lost = [each for each in log.events("component", part="hub") if each["state"] != "ready"]
