@@ -86,10 +86,7 @@ class Binaries:
 
     def reported(self) -> dict[str, str]:
         """Return the versions that containerd and runc report. Raises PackagesError."""
-        numbers = _version(self.runc)
-        if numbers is None:
-            raise PackagesError(f"{self.runc} does not run here; delete {self.tools_dir} and try again")
-        versions = {"containerd": self.version, "runc": numbers}
+        versions = {"containerd": self.version, "runc": _version(self.tools_dir, self.runc)}
         return {name: f"v{'.'.join(map(str, each))}" for name, each in versions.items()}
 
     @property
@@ -104,15 +101,10 @@ def ensure_packages(*, legacy: bool = False) -> Binaries:
 
     ``legacy`` asks for containerd 1.6 instead of the newest. Raises PackagesError.
     """
-    home = DEFAULT_CACHE / platform.machine()
-    containerd, tools = home / ("containerd-1.6" if legacy else "containerd"), home / "tools"
-    if not (containerd.is_dir() and tools.is_dir()):
-        with lock(home):
-            _fetch_missing(containerd=containerd, tools=tools, legacy=legacy)
-    version = _version(containerd / _CONTAINERD)
-    if version is None:
-        raise PackagesError(f"{containerd / _CONTAINERD} does not run here; delete {containerd} and try again")
-    return Binaries(containerd_dir=containerd, tools_dir=tools, version=version)
+    tools = _ensure_unpacked("tools", packages=_TOOLS)
+    name = "containerd-1.6" if legacy else "containerd"
+    containerd = _ensure(name, lambda target: _fetch_containerd(target, legacy=legacy))
+    return Binaries(containerd, tools, version=_version(containerd, containerd / _CONTAINERD))
 
 
 def ensure_host_packages(names: Sequence[str]) -> None:
@@ -243,29 +235,17 @@ def _ensure(name: str, fetch: Callable[[pathlib.Path], None]) -> pathlib.Path:
     return target
 
 
-def _fetch_missing(*, containerd: pathlib.Path, tools: pathlib.Path, legacy: bool) -> None:
-    try:
-        machine = apt.this_machine()
-        if not tools.is_dir():
-            with staging(tools) as folder:
-                apt.unpack(machine, suite=machine.codename, packages=_TOOLS, into=folder)
-        if not containerd.is_dir():
-            suites = (_LEGACY_SUITE,) if legacy else (*_NEWEST_SUITES, machine.codename)
-            _fetch_containerd(machine, suites=suites, target=containerd)
-    except apt.AptError as error:
-        raise PackagesError(str(error)) from error
-
-
-def _fetch_containerd(machine: apt.Machine, *, suites: Sequence[str], target: pathlib.Path) -> None:
+def _fetch_containerd(target: pathlib.Path, *, legacy: bool) -> None:
     """Unpack containerd from the first suite with a build that runs here."""
-    reasons = []
+    machine, reasons = apt.this_machine(), []
+    suites = (_LEGACY_SUITE,) if legacy else (*_NEWEST_SUITES, machine.codename)
     for suite in suites:
         try:
             with staging(target) as folder:
                 apt.unpack(machine, suite=suite, packages=("containerd",), into=folder)
-                _check_runs(folder / _CONTAINERD, what=f"containerd of {suite}")
-        except apt.AptError as error:
-            reasons.append(str(error))
+                _version(folder, folder / _CONTAINERD)
+        except (apt.AptError, PackagesError) as error:
+            reasons.append(f"{suite}: {error}")
             continue
         if reasons:
             log.warning("devnode.packages.older_containerd", suite=suite, because=reasons)
@@ -294,20 +274,20 @@ def _unpack_linked(
     subprocess.run((str(patchelf), *link, str(program)), check=True, timeout=30, capture_output=True)
 
 
-def _check_runs(program: pathlib.Path, *, what: str) -> None:
-    if _version(program) is None:
-        raise apt.AptError(f"{what} does not run on this machine")
+def _version(folder: pathlib.Path, program: pathlib.Path) -> tuple[int, ...]:
+    """Return the version of a program unpacked in a folder. Raises PackagesError when it does not run here.
 
-
-def _version(program: pathlib.Path) -> tuple[int, ...] | None:
-    """Return the version of an unpacked program, or None when it does not run (it may need a newer libc)."""
+    It may need a newer libc.
+    """
+    command = (str(program), "--version")
     try:
-        command = (str(program), "--version")
         answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
+    except (OSError, subprocess.SubprocessError) as error:
+        raise PackagesError(f"{program} does not run here; delete {folder} and try again ({error})") from error
     found = re.search(r" v?(\d+)\.(\d+)\.(\d+)", answer)
-    return tuple(int(number) for number in found.groups()) if found else None
+    if found is None:
+        raise PackagesError(f"{program} reports no version; delete {folder} and try again")
+    return tuple(int(number) for number in found.groups())
 
 
 def _installed(package: str) -> bool:

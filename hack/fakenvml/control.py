@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hack import fakelibrary
-from hack.fakenvml import describing, healthy, layout
+from hack.fakenvml import healthy, layout
 from hack.fakenvml.layout import Driver, Fault, Group
 
 LIBRARY = "libnvidia-ml.so.1"
@@ -22,7 +22,6 @@ EVENT_XID = 0x8
 EVENT_CLOCK = 0x10
 EVENT_POWER_SOURCE = 0x80
 EVENT_CORRECTED_ECC_STORM = 0x200
-EVENT_GPU_UNAVAILABLE = 0x4000
 EVENT_RECOVERY_ACTION = 0x8000
 NO_INSTANCE = 0xFFFFFFFF
 
@@ -307,7 +306,3 @@ class FakeNvml(fakelibrary.Controlled):
                     compute_instance=compute_instance,
                 )
                 state.event_head += 1
-
-    def status(self) -> dict[str, object]:
-        """Return the state in text form, for people and for the ``status`` command."""
-        return describing.state(self._state)
