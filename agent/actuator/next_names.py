@@ -6,11 +6,12 @@ in CREATED at the same time, kubelet takes the successor for one that it must st
 plus one, and the runtime gives a name to one container only: so that name is reserved (``agent.restart.reservations``)
 until kubelet has shown the successor running, or the restart is over.
 
-Nothing depends on a reservation: without it, kubelet's container is resolved as usual. Kubelet's garbage collector
-removes the containers of a dead agent within a minute.
+Nothing depends on a reservation: without it, kubelet's container is resolved as usual. Those of a dead agent are
+adopted or released by the next one.
 """
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import structlog
@@ -64,6 +65,17 @@ class NextNames:
         self._runtime = runtime
         self._reserved: dict[str, _Reservation] = {}
         self._ahead: dict[ContainerId, tuple[NameAhead, asyncio.Task[_Reservation | None]]] = {}
+
+    def adopt(self, seen: Iterable[ContainerSummary]) -> None:
+        """Take over reservations that a dead agent has made for swaps that are still open."""
+        for view in seen:
+            reserved = _found(view)
+            self._reserved.setdefault(reserved.restart_id, reserved)
+
+    async def release(self, seen: Iterable[ContainerSummary]) -> None:
+        """Release reservations that a dead agent has left for no open swap. Never fails."""
+        for view in seen:
+            await self._release(_found(view))
 
     def reserve_ahead(self, name: NameAhead) -> None:
         """Begin to reserve a name before it is decided whether the container is restarted.
@@ -149,3 +161,8 @@ class NextNames:
         views = await self._runtime.list_containers(sandbox_id=sandbox_id)
         left = [view.id for view in views if reservations.holds(view, name=name, attempt=attempt)]
         await asyncio.gather(*(self._runtime.remove_container(container_id) for container_id in left))
+
+
+def _found(view: ContainerSummary) -> _Reservation:
+    name, attempt = reservations.name_of(view)
+    return _Reservation(str(view.restart_id), view.sandbox_id, name, attempt, view.id)

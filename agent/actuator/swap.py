@@ -1,7 +1,7 @@
 """Carry out swaps (``agent.restart.swap``)."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from kubemend.agent.actuator import listings, progress
@@ -93,6 +93,14 @@ class SwapActuator:
             holding=holding,
         )
         await ops.released(stops_failed=intent.order.exit_is_restarted)
+
+    def adopt_names(self, seen: Iterable[ContainerSummary]) -> None:
+        """Take over the names that a dead agent has reserved for swaps that are still open."""
+        self._next_names.adopt(seen)
+
+    async def release_names(self, seen: Iterable[ContainerSummary]) -> None:
+        """Release the names that a dead agent has left reserved for no open swap. Never fails."""
+        await self._next_names.release(seen)
 
     def reserve_ahead(self, name: NameAhead) -> None:
         """Begin to reserve a name before it is decided whether its container is restarted."""

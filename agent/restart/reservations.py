@@ -11,15 +11,15 @@ last listing (``startContainer`` in kuberuntime_container.go, 1.36), so there ar
   created until kubelet shows the running containers, which keeps everything from running twice.
 
 Kubelet identifies containers by their labels, and the runtime by their metadata. A reservation is labelled as another
-container, of another pod, so that kubelet never takes it for the newest one of its name. Kubelet's garbage collector,
-once a minute, removes containers that do not run and belong to unknown pods, so no reservation outlives its agent for
-longer. The collector also removes every file whose path begins with the container's log path
+container, of another pod, so that kubelet never takes it for the newest one of its name. The next agent releases those
+of a dead one; until there is one, kubelet's garbage collector does: once a minute it removes containers that do not run
+and belong to unknown pods. The collector also removes every file whose path begins with the container's log path
 (``containerLogManager.Clean``): a reservation must have one that no other path begins with.
 """
 
 from collections.abc import Collection, Iterable
 
-from kubemend.agent.model.workloads import ContainerRole, ContainerSummary
+from kubemend.agent.model.workloads import ContainerRole, ContainerSummary, PodUid
 from kubemend.agent.restart import clone, intents
 from kubemend.agent.restart.steps import Step, StepKind, StepReason
 from kubemend.common.pb.runtime.v1 import api_pb2
@@ -54,6 +54,17 @@ def config(successor: api_pb2.ContainerConfig, *, attempt: int) -> api_pb2.Conta
 def reserves(view: ContainerSummary) -> bool:
     """Return whether a container is a reservation, of any restart."""
     return view.restart_id is not None and _MARK in view.ref.name
+
+
+def name_of(view: ContainerSummary) -> Name:
+    """Return the name that a reservation reserves."""
+    name, _, attempt = view.ref.name.partition(f"{_MARK}-")
+    return name, int(attempt) if attempt.isdecimal() else 0
+
+
+def pod_uid(view: ContainerSummary) -> PodUid:
+    """Return the UID of the pod for which a reservation was made."""
+    return PodUid(view.ref.pod.uid.removesuffix(_MARK))
 
 
 def holds(view: ContainerSummary, *, name: str, attempt: int) -> bool:

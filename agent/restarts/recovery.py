@@ -12,8 +12,8 @@ import structlog
 
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.model import outcomes
-from kubemend.agent.model.workloads import PodUid
-from kubemend.agent.restart import intents, steps, swap
+from kubemend.agent.model.workloads import ContainerSummary, PodUid
+from kubemend.agent.restart import intents, reservations, steps, swap
 from kubemend.agent.restarts import config_shares, planning, verifier
 from kubemend.agent.restarts.config_shares import ConfigShare
 from kubemend.agent.restarts.dependencies import Dependencies
@@ -91,6 +91,7 @@ class Recovery:
         ]
         views = await self._dependencies.runtime.list_containers()
         owned = frozenset(intent.id for intent in opened) | await self._store.quarantined()
+        await self._take_over_names(views, opened=opened, owned=owned)
         lost = await self._mine(swap.orphans(views, owned=owned, now=self._now()))
         for orphan in lost:
             with contained.within(Part.REPLAY, orphan.target, passing=TRY_LATER):
@@ -101,6 +102,29 @@ class Recovery:
             await self._replay_all(unfinished, share=lambda _: ConfigShare(self._configs, "", waits=True))
         self._replayed.set()
         return len(unfinished) + len(lost)
+
+    async def _take_over_names(
+        self, views: Iterable[ContainerSummary], *, opened: Iterable[intents.AnyIntent], owned: frozenset[str]
+    ) -> None:
+        """Adopt the names that are reserved for open swaps; release those that no restart needs.
+
+        Reruns find theirs in the runtime's listing. Simulated nodes share a runtime.
+        """
+        swaps = {each.id for each in opened if isinstance(each, intents.Intent)}
+        reserved = [
+            view for view in views if reservations.reserves(view) and reservations.pod_uid(view) not in self._spared
+        ]
+        self._dependencies.actuators.swap.adopt_names(view for view in reserved if view.restart_id in swaps)
+        left = [view for view in reserved if view.restart_id not in owned]
+        if left and self._background is not None:
+            self._background.tasks.create_task(self._release_names(left), name="release names")
+
+    async def _release_names(self, left: Iterable[ContainerSummary]) -> None:
+        pods = self._dependencies.pods
+        await pods.until_synced()
+        mine = [view for view in left if reservations.pod_uid(view) in pods.pods()]
+        with contained.within(Part.REPLAY, "reserved names"):
+            await self._dependencies.actuators.swap.release_names(mine)
 
     async def _left_open(self, pod: PodUid) -> list[intents.AnyIntent]:
         """Return the intents of a pod that this agent must still replay: not those of which it cannot any more."""

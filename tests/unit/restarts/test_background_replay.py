@@ -14,7 +14,7 @@ from kubemend.agent.actuator import progress
 from kubemend.agent.clients.journal.store import JournalError
 from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerId
-from kubemend.agent.restart import admission
+from kubemend.agent.restart import admission, intents
 from kubemend.agent.restart.counts import Begun
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restarts import replay as replay_module
@@ -99,6 +99,35 @@ async def test_recovery_that_is_repeated_replays_nothing_twice(env: RestartEnv, 
         stop.ended.set()
     assert await is_restarted(env)
     assert env.pod.cri_env.server.called().count("StopContainer") == 1
+
+
+async def leave_name_reserved(env: RestartEnv) -> str:
+    """Swap the container with no agent that releases the reserved name; return the restart's id."""
+    cri_env, intent = env.pod.cri_env, env.pod.cri_env.intent(order=intents.SwapOrder.STOP_FIRST)
+    await cri_env.actuator().carry_out(intent, successor_spec=await cri_env.successor_spec(intent))
+    assert len(await env.pod.reserved()) == 1
+    return intent.id
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["pod of this node", "pod of another node with the same runtime"])
+async def test_recovery_releases_names_that_no_restart_of_this_node_needs(env: RestartEnv, *, here: bool) -> None:
+    """The previous agent had closed the restart, and was killed before it released the name."""
+    await leave_name_reserved(env)
+    if not here:
+        env.pod.pods.drop(POD.uid)
+    async with recovery(env) as replay:
+        await replay.run()
+    assert len(await env.pod.reserved()) == (0 if here else 1)
+
+
+async def test_recovery_leaves_the_names_of_restarts_in_the_journal(env: RestartEnv) -> None:
+    """A rerun finds its names in the runtime's listing, and releases them itself."""
+    restart_id = await leave_name_reserved(env)
+    await env.store.begin(env.pod.intent(id=restart_id))
+    await env.store.quarantine(restart_id, reason="a test", now=NOW)
+    async with recovery(env) as replay:
+        await replay.run()
+    assert len(await env.pod.reserved()) == 1
 
 
 async def test_request_for_a_pod_under_replay_waits_for_its_end(env: RestartEnv, stop: Stop) -> None:

@@ -96,6 +96,20 @@ async def test_recovery_reserves_names_until_kubelet_shows_successor(env: Restar
     assert await reserved(env) == []
 
 
+async def test_recovery_releases_the_name_that_the_dead_agent_had_reserved(env: RestartEnv) -> None:
+    """It had created the reservation and the successor, and died before kubelet showed that one."""
+    cri_env, intent = env.pod.cri_env, env.pod.cri_env.intent(created_at=NOW)
+    await killed_after_the_stop(env)
+    outcome = await cri_env.actuator().carry_out(intent, successor_spec=await cri_env.successor_spec(intent))
+    (held,) = await reserved(env)
+    taking_up = asyncio.create_task(recovery(env).run())
+    await env.pod.pods.waited.wait()
+    assert [view.id for view in await reserved(env)] == [held.id]
+    await kubelet_shows(env, outcome.current[TARGET.name])
+    await taking_up
+    assert await reserved(env) == []
+
+
 async def test_recovery_resolves_duplicate_of_old_relist(env: RestartEnv) -> None:
     await killed_after_the_stop(env)
     async with env.pod.cri_env.watch.subscribe(POD.uid) as events:
