@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from kubemend.agent.clients.cri.convert import ContainerStatus
-from kubemend.agent.model.workloads import ContainerRef, ContainerSummary
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerSummary
 from kubemend.agent.restart import admission, process
 from kubemend.agent.restart.process import FAILED_HOLD, Launcher, LauncherUnavailable, State
 from kubemend.agent.sources import launchers
@@ -31,24 +31,25 @@ COMMAND = ("python", "/launcher/kubemend_run.py", "--", "python", "train.py")
 
 @dataclass
 class Launchers:
-    """Answers each call with the next of ``answers``, and then not until it ``goes_on``."""
+    """Answers each call with the next of ``answers``, or of its container's own, and then not until it ``goes_on``."""
 
     answers: list[Launcher | LauncherUnavailable]
+    of_container: dict[ContainerId, list[Launcher | LauncherUnavailable]] = field(default_factory=dict)
     asked: list[tuple[Launcher | None, float]] = field(default_factory=list)
     _more: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def go_on(self, *answers: Launcher | LauncherUnavailable) -> None:
-        self.answers += answers
+    def go_on(self, *answers: Launcher | LauncherUnavailable, container: ContainerId | None = None) -> None:
+        (self.answers if container is None else self.of_container.setdefault(container, [])).extend(answers)
         self._more.set()
 
     async def follow(
         self, container: ContainerStatus, *, known: Launcher | None, hold: float
     ) -> Launcher | LauncherUnavailable:
         self.asked.append((known, hold))
-        while not self.answers:
+        while not (answers := self.of_container.get(container.id, self.answers)):
             self._more.clear()
             await self._more.wait()
-        return self.answers.pop(0)
+        return answers.pop(0)
 
 
 @dataclass
@@ -72,14 +73,15 @@ class Env:
     def has_failed(self, container: ContainerSummary, status: ContainerStatus, launcher: Launcher) -> None:
         self.failed.append((container, status.id, launcher))
 
-    async def started(self, *, attempt: int) -> None:
-        """Start another container with the launcher, as kubelet does."""
+    async def started(self, *, attempt: int) -> ContainerId:
+        """Start another container with the launcher, as kubelet does; return its id."""
         config = self.cri_env.config(attempt=attempt)
         config.command[:] = COMMAND
         made = await self.cri_env.cri.create_container(
             sandbox_id=self.cri_env.sandbox_id, config=config, sandbox_config=self.cri_env.sandbox_config
         )
         await self.cri_env.cri.start_container(made)
+        return made
 
     @contextlib.asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
@@ -252,9 +254,7 @@ async def test_the_newer_of_two_containers_of_a_name_counts(env: Env) -> None:
     env.launchers.answers += [READY]
     async with env.watched():
         await eventually.true(lambda: env.states == [READY])
-        await env.started(attempt=1)
-        await eventually.true(lambda: len(env.launchers.asked) == 3)
-        env.launchers.go_on(RUNS)
+        env.launchers.go_on(RUNS, container=await env.started(attempt=1))
         await eventually.true(lambda: env.states == [READY, RUNS])
         env.cri_env.server.runtime.exit(env.cri_env.old, exit_code=3)
         await eventually.true(lambda: len(env.states) == 3)
