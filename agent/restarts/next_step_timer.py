@@ -78,7 +78,11 @@ class NextStepTimer:
             self._awaited[ref] = _Awaited(restart, strategy, restarted, fault_age, old, successor)
 
     def polled(self, container: ContainerSummary, check: FileCheck) -> None:
-        """Record one check of a container's heartbeat file."""
+        """Record one check of a container's heartbeat file.
+
+        Kubelet may end a container that it has started and start another one: while it restarts a whole pod, its last
+        listing may show the pod half cleared. Then the other one's step is the next.
+        """
         before = self._seen.get(container.id)
         seen = next_step.seen(before, check)
         if seen is not None:
@@ -86,7 +90,7 @@ class NextStepTimer:
         each = self._awaited.get(container.ref)
         if each is None or container.id in each.old:
             return
-        if each.successor is None:
+        if each.restarted.by_kubelet and each.successor != container.id:
             each = self._awaited[container.ref] = replace(each, successor=container.id)
         if each.successor != container.id:
             self._drop(container.ref, "another container runs in its place")
@@ -104,7 +108,7 @@ class NextStepTimer:
         """Forget a container that has ended, or whose heartbeat is no longer watched."""
         self._seen.pop(container.id, None)
         each = self._awaited.get(container.ref)
-        if each is not None and each.successor == container.id:
+        if each is not None and each.successor == container.id and not each.restarted.by_kubelet:
             self._drop(container.ref, "it ended, or its heartbeat is no longer watched")
 
     def _is_shared(self, container: ContainerId, check: FileCheck) -> bool:

@@ -131,9 +131,18 @@ def test_container_that_kubelet_starts_counts_from_its_start(env: Env) -> None:
     assert env.total("fault") == pytest.approx(AGE + 10.0)
 
 
-@pytest.mark.parametrize("known", [NEW.id, None])
-def test_container_that_ended_before_its_step_is_not_observed(env: Env, known: ContainerId | None) -> None:
-    env.expect(new=known)
+def test_container_that_kubelet_ends_and_replaces_has_no_step_but_the_next_one_has(env: Env) -> None:
+    """Kubelet has seen the pod half cleared, started a main container, and begins with the init containers."""
+    env.expect(new=None)
+    env.timer.polled(replace(NEW, id=ContainerId("too early")), env.check(Blank.ABSENT, after=1.0))
+    env.timer.unwatched(replace(NEW, id=ContainerId("too early")))
+    env.steps()
+    assert env.total("start") == pytest.approx(9.0)
+    assert env.total("fault") == pytest.approx(AGE + 10.0)
+
+
+def test_container_that_ended_before_its_step_is_not_observed(env: Env) -> None:
+    env.expect()
     env.timer.polled(NEW, env.check(Blank.ABSENT, after=1.0))
     with capture_logs() as logs:
         env.timer.unwatched(NEW)
