@@ -21,12 +21,12 @@ async def measure(scene: Scene, blows: Blows, *, rounds: int) -> dict[str, Pace]
     Raises TimeoutError when a restart does not finish.
     """
     taken: defaultdict[str, list[Pace]] = defaultdict(list)
-    await scene.quiet()
     for _ in range(rounds):
+        await scene.renew_agent()
+        await scene.quiet()  # no restart waits for the agent's start
         for subject in scene.subjects:
             taken[subject.name].append(await _one(scene, blows, subject))
             await scene.quiet()
-        await scene.renew_agent()
     return {
         name: Pace(
             acted=statistics.median(pace.acted for pace in each), closed=statistics.median(pace.closed for pace in each)
