@@ -24,6 +24,7 @@ from kubemend.agent.actuator.hold.standby import EndedError, Standbys
 from kubemend.agent.actuator.stop_requests import StopRequests
 from kubemend.agent.app.oci_programs import OciPrograms
 from kubemend.agent.clients.cri.client import CriClient
+from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.model.workloads import ContainerId, ContainerState, SandboxId
 from kubemend.agent.restart import headroom
 from kubemend.agent.sources.processes import ProcFs
@@ -264,6 +265,23 @@ async def test_a_held_container_can_be_removed(env: Env) -> None:
     await env.runtime.remove_container(successor)
     standby.give_up()
     assert env.runs() == ["old"]
+
+
+async def test_probe_in_a_held_container_does_not_stand_for_its_first_process(env: Env) -> None:
+    """Kubelet ends a probe that times out; the paths to keep are copied through the process that is held."""
+    await env.has_run("old")
+    successor = await env.create_next("new")
+    standby = await env.standbys().prepare(successor, old_pid=await env.pid(env.old))
+    await env.runtime.start_container(successor)
+    assert await standby.hold.engaged()
+    first = await env.pid(successor)
+    assert standby.hold.asker == first
+    with pytest.raises(CriError):
+        await env.runtime.exec_sync(successor, ("true",), timeout=1.0)
+    assert standby.hold.asker == first
+    await env.runtime.stop_container(env.old, grace=0)
+    standby.release_successor(old_is_dead=True)
+    await env.has_run("old", "new")
 
 
 async def test_every_hold_ends(env: Env) -> None:

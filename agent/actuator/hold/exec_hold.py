@@ -170,7 +170,7 @@ class ExecHolds:
 class Hold:
     """One container's hold, armed before the start and released once.
 
-    ``asker`` is the blocked process, once there is one.
+    ``asker`` is the first blocked process, once there is one.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class Hold:
             self._allow(asked.file)
             return
         self._waiting.append(asked.file)
-        self.asker = asked.pid
+        self.asker = self.asker or asked.pid  # further ones are probes, which kubelet ends
         self._asked.set()
         if not self._is_first(asked.pid):
             self._timers.append(self._loop.call_later(self._timeouts.hook, self._unless_started))
