@@ -130,8 +130,16 @@ class ExecHolds:
         if root is None:
             hold.mark_once_mounted()
         else:
-            await asyncio.get_running_loop().run_in_executor(self._threads, hold.mark, runtime / "root" / root[1:])
+            await self._mark(hold, runtime / "root" / root[1:])
         return hold
+
+    async def _mark(self, hold: "Hold", root: Path) -> None:
+        marking = asyncio.get_running_loop().run_in_executor(self._threads, hold.mark, root)
+        try:
+            await asyncio.shield(marking)
+        except asyncio.CancelledError:  # it would hold a later start, too, whatever that one's hold allows
+            marking.add_done_callback(lambda _: hold.release())
+            raise
 
     def _watcher(self, runtime: Path) -> RootfsMountWatcher:
         return RootfsMountWatcher(runtime, oci_runtimes=self._oci_runtimes)
@@ -198,8 +206,12 @@ class Hold:
         self._loop.add_reader(self._group, self._on_events)
 
     def mark_once_mounted(self) -> None:
-        """Mark the root as soon as it is mounted, at the start."""
-        self._roots.wait_for(self._container_id, self.mark)
+        """Mark the root as soon as it is mounted, at the start. Raises HoldError, and is released then."""
+        try:
+            self._roots.wait_for(self._container_id, self.mark)
+        except OSError as error:
+            self.release()
+            raise HoldError(f"the runtime's mounts cannot be followed: {error.strerror}") from error
 
     def mark(self, root: Path) -> None:
         """Have the kernel ask before it executes a file of the overlay that is mounted there."""

@@ -1,5 +1,6 @@
 """Report the mount of a container's root as it happens: some 20 ms before anything on it is executed."""
 
+import errno
 import os
 import re
 import select
@@ -39,15 +40,25 @@ class RootfsMountWatcher:
         self._wake: int | None = None
 
     def wait_for(self, container_id: ContainerId, then: Callable[[Path], None]) -> None:
-        """Call ``then`` once with the root, in another thread, as soon as it is mounted."""
+        """Call ``then`` once with the root, in another thread, as soon as it is mounted. Raises OSError."""
         with self._lock:
-            self._awaited[container_id] = then
             if self._wake is None:
-                self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-                given = (self._wake, self._executions())
-                threading.Thread(target=self._work, args=given, name="container roots", daemon=True).start()
+                self._wake = self._begin()
             else:
                 os.eventfd_write(self._wake, 1)
+            self._awaited[container_id] = then
+
+    def _begin(self) -> int:
+        """Start the thread; return what wakes it. Raises OSError."""
+        wake, executions = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK), self._executions()
+        try:
+            threading.Thread(target=self._work, args=(wake, executions), name="container roots", daemon=True).start()
+        except RuntimeError as error:  # no thread is free: nothing would allow the executions
+            os.close(wake)
+            if executions is not None:
+                executions.close()
+            raise OSError(errno.EAGAIN, str(error)) from error
+        return wake
 
     def forget(self, container_id: ContainerId) -> None:
         """Stop waiting; ``then`` is not called after this returns."""

@@ -1,6 +1,9 @@
 """Roots of containers among the other mounts of the runtime."""
 
 import asyncio
+import os
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -63,3 +66,49 @@ def test_a_root_whose_place_is_known_must_be_an_overlay(tmp_path: Path) -> None:
     shown = {name: (merged % name).decode() for name in (b"5", b"6", b"7")}
     watcher = RootfsMountWatcher(tmp_path, oci_runtimes=OciRuntimes())
     assert [watcher.shows(ContainerId("c1"), place) for place in shown.values()] == [False, True, False]
+
+
+class Intercepted:
+    """Stand in for the permission events of OCI runtimes."""
+
+    def __init__(self) -> None:
+        self.group = os.eventfd(0, os.EFD_CLOEXEC)
+        self.is_open = True
+
+    def asked(self) -> list[int]:
+        return []
+
+    def allow(self, asked: list[int]) -> None:
+        assert not asked
+
+    def close(self) -> None:
+        os.close(self.group)
+        self.is_open = False
+
+
+async def test_without_a_free_thread_no_oci_runtime_stays_blocked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing would allow its executions: no container of the node could start any more."""
+    (tmp_path / "mountinfo").write_bytes(
+        MOUNT % (2, b"/run/io.containerd.runtime.v2.task/k8s.io/c1/rootfs", b"overlay")
+    )
+    intercepted: list[Intercepted] = []
+
+    def executions(_: Sequence[Path]) -> Intercepted:
+        intercepted.append(Intercepted())
+        return intercepted[-1]
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(rootfs_mount_watch, "Executions", executions)
+    watcher = RootfsMountWatcher(tmp_path, oci_runtimes=OciRuntimes())
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(OSError, match="can't start new thread"):
+            watcher.wait_for(ContainerId("c0"), lambda _: None)
+    assert [each.is_open for each in intercepted] == [False]
+    mounted = threading.Event()
+    watcher.wait_for(ContainerId("c1"), lambda _: mounted.set())
+    assert await asyncio.to_thread(mounted.wait, 60.0)

@@ -1,10 +1,14 @@
 """No successor is started next to an old container where it cannot be held: two would run side by side."""
 
+import asyncio
+import os
+import threading
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from kubemend.agent.actuator.hold import exec_hold, fanotify
 from kubemend.agent.actuator.hold.exec_hold import ExecHolds, HoldError
 from kubemend.agent.actuator.hold.standby import Standbys
 from kubemend.agent.model.workloads import ContainerId
@@ -48,3 +52,34 @@ async def test_container_whose_root_is_an_overlay_gets_a_standby(tree: ProcTree)
 async def test_container_whose_root_is_no_overlay_gets_none(tree: ProcTree) -> None:
     with pytest.raises(HoldError, match="would run next to it"):
         await standbys(tree, overlay=False).check_old(PID, of=OLD)
+
+
+class Crio:
+    """Stand in for a runtime that has mounted the roots of created containers."""
+
+    async def root_of(self, container_id: ContainerId) -> str:
+        return f"/roots/{container_id}"
+
+
+async def test_hold_of_a_start_that_is_called_off_while_the_root_is_marked_is_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would hold the next try's container for eleven minutes, whatever that one's hold allows."""
+    overlay = f"2 1 0:3 / /roots/{OLD} rw - overlay none rw\n"
+    (tmp_path / "mountinfo").write_text(overlay)
+    group, begun, may_end, flushed = os.eventfd(0), threading.Event(), threading.Event(), threading.Event()
+
+    def mark(*_: object) -> None:
+        begun.set()
+        may_end.wait(60.0)
+
+    monkeypatch.setattr(exec_hold, "_new_group", lambda: group)
+    monkeypatch.setattr(fanotify, "mark", mark)
+    monkeypatch.setattr(fanotify, "flush", lambda _: flushed.set())
+    arming = asyncio.create_task(ExecHolds(socket_path="", proc=tmp_path, roots=Crio()).arm(OLD, runtime=tmp_path))
+    assert await asyncio.to_thread(begun.wait, 60.0)
+    arming.cancel()
+    await asyncio.wait({arming})
+    assert not flushed.is_set(), "the group is closed while a thread marks with it"
+    may_end.set()
+    assert await asyncio.to_thread(flushed.wait, 60.0)
