@@ -89,8 +89,7 @@ def remains(
     ``spare`` and ``others`` are starts in clock ticks since boot, ``pids`` are the container's processes. A process
     that ``kubectl exec`` added to the container is not below its main process.
     """
-    parents: dict[int, int] = {}
-    without: set[int] = set()
+    children: dict[int, list[int]] = {}
     starts = {each for each in (spare, *others) if each}
     for pid in pids:
         text = kernel_files.read(address.proc / str(pid) / "stat")
@@ -99,13 +98,12 @@ def remains(
         stat = kernel_files.parse_stat(text)
         if stat.state in ("Z", "X") and int(stat.rest[_THREADS_FIELD - 4]) <= 1:  # others live on without the first
             continue
-        parents[pid] = int(stat.rest[_PARENT_FIELD - 4])
-        if parents[pid] == address.pid and int(stat.rest[_START_TIME_FIELD - 4]) in starts:
-            without.add(pid)
-    found, left = [], [address.pid]
+        parent = int(stat.rest[_PARENT_FIELD - 4])
+        if parent != address.pid or int(stat.rest[_START_TIME_FIELD - 4]) not in starts:
+            children.setdefault(parent, []).append(pid)
+    found, left = list[int](), [address.pid]
     while left:
-        above = left.pop()
-        below = [pid for pid, parent in parents.items() if parent == above and pid not in without]
+        below = children.get(left.pop(), ())
         found += below
         left += below
     return tuple(sorted(found))

@@ -16,6 +16,7 @@ from kubemend.agent.clients.launcher.exchange import LauncherAddress, NoAnswerEr
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import process
 from kubemend.agent.restart.process import Launcher, State
+from kubemend.common import kernel_files
 
 CONTAINER = ContainerId("c" * 64)
 LINE = (
@@ -156,3 +157,19 @@ def test_a_process_of_another_container_is_not_asked(listener: Listener, monkeyp
     monkeypatch.setattr("kubemend.agent.health.cgroup_paths.container_id", lambda _: ContainerId("d" * 64))
     with pytest.raises(NoAnswerError, match="the container's main process has ended"):
         listener.ask()
+
+
+def test_many_processes_below_the_launcher_are_found_in_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod chooses how many there are; while they are compared, the rest of the agent is slow."""
+    main, most = 1, 20_000
+
+    def stat(file: Path, **_: object) -> str:
+        pid = int(file.parent.name)
+        return f"{pid} (x) S {pid - 1 if pid % 2 else main} {'0 ' * 15}1 0 {pid} 0"
+
+    monkeypatch.setattr(kernel_files, "read", stat)
+    address = LauncherAddress(main, CONTAINER, "", Path("/proc"))
+    began = time.process_time()
+    found = exchange.remains(address, spare=2, pids=frozenset(range(2, most)))
+    assert found == tuple(range(4, most))
+    assert time.process_time() - began < 5.0
