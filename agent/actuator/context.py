@@ -49,7 +49,8 @@ class Standbys(Protocol):
     async def is_frozen(self, pid: int | None, *, of: ContainerId) -> bool:
         """Return whether a container is frozen: only a kill can end it then."""
 
-    def thaw(self, pid: int | None, *, of: ContainerId) -> None: ...
+    def thaw(self, pid: int | None, *, of: ContainerId) -> None:
+        """Thaw a container. Raises HoldError."""
 
 
 async def _not_stopping(*_: object) -> str:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from kubemend.agent.actuator import listings, progress
 from kubemend.agent.actuator.context import NO_PREPARATION, ActuatorContext, StartPreparation
+from kubemend.agent.actuator.hold.exec_hold import HoldError
 from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.actuator.next_names import NameAhead, NextNames
 from kubemend.agent.actuator.plan_runner import PlanRunner
@@ -79,7 +80,7 @@ class SwapActuator:
         if outcome.result in _OLD_MAY_RUN and intent.order is not intents.SwapOrder.STOP_FIRST:
             try:
                 await standby.thaw_old()
-            except CriError as error:
+            except (CriError, HoldError) as error:
                 return replace(outcome, result=Result.UNFINISHED, detail=f"the old container may be frozen: {error}")
         return outcome
 

@@ -159,10 +159,13 @@ class SwapStandby:
         """Thaw the old container unless a successor exists, or may exist: then it stays frozen until listed again."""
         ours = any(view.restart_id == self._intent.id and view.state in steps.LIVE for view in self._state.seen)
         if self._standbys is not None and self._frozen_pid is not None and not (ours or self._state.unanswered):
-            self._standbys.thaw(self._frozen_pid, of=self._intent.old)
+            try:
+                self._standbys.thaw(self._frozen_pid, of=self._intent.old)
+            except HoldError as error:  # ``thaw_old`` tries again
+                log.error("restart.not_thawed", restart=self._intent.id, error=str(error))
 
     async def thaw_old(self) -> None:
-        """Thaw the old container: a previous agent may have left it frozen. Raises CriError."""
+        """Thaw the old container: a previous agent may have left it frozen. Raises CriError and HoldError."""
         if self._standbys is None:
             return
         with contextlib.suppress(NotFound):

@@ -21,7 +21,7 @@ class Standbys:
 
     ``dying``: the old one is about to end by itself, and does not freeze any more; ``gone``: its process has ended.
     ``not_overlapped``: why no successor imports early; ``imports``: one is held at its driver.
-    ``slow_to_die``: a kill by the kernel does not end it in time.
+    ``slow_to_die``: a kill by the kernel does not end it in time. ``not_thawed``: why the old one cannot be thawed.
     """
 
     runtime: Runtime
@@ -33,6 +33,7 @@ class Standbys:
     dying: bool = False
     gone: bool = False
     slow_to_die: bool = False
+    not_thawed: str | None = None
     held: set[ContainerId] = field(default_factory=set)
     not_overlapped: Obstacle | None = None
     imports: bool = False
@@ -88,6 +89,8 @@ class Standbys:
 
     def thaw(self, pid: int | None, *, of: ContainerId | None = None) -> None:
         """Thaw the old one."""
+        if self.not_thawed is not None:
+            raise HoldError(self.not_thawed)
         self.frozen = False
         self.story.append("thawed")
 

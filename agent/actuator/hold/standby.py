@@ -102,9 +102,10 @@ class _Old:
         self.cgroup.freeze()
 
     def thaw(self) -> None:
+        """Thaw it; one that cannot be thawed keeps its mark."""
+        self.cgroup.thaw()
         if self._state == cgroups.REPLACED:
             self._put(cgroups.RELEASED)
-        self.cgroup.thaw()
 
     def kill(self) -> None:
         self.cgroup.kill()
@@ -236,22 +237,26 @@ class Standbys:
         It ends by nothing but a kill then. A process that is about to end never freezes: the kernel takes down its
         memory and its devices first, which takes long for a program on a GPU.
         """
-        cgroup = self._cgroup(pid, of=of)
-        if cgroup is None:
-            return False
         try:
+            cgroup = self._cgroup(pid, of=of)
+            if cgroup is None:
+                return False
             frozen = cgroup.wait_frozen(timeout=0) or await asyncio.to_thread(
                 cgroup.wait_frozen, timeout=_STILL_SECONDS
             )
             return frozen and pid in cgroup.pids()
-        except OSError as error:
+        except (HoldError, OSError) as error:
             log.error("standby.cgroup", error=str(error))
             return False
 
     def thaw(self, pid: int | None, *, of: ContainerId | None = None) -> None:
-        """Thaw a container that a previous agent may have frozen."""
-        if (cgroup := self._cgroup(pid, of=of)) is not None:
-            _try(_Old(cgroup, self._owner).thaw)
+        """Thaw a container that may be frozen, also by a previous agent. Raises HoldError."""
+        if (cgroup := self._cgroup(pid, of=of)) is None:
+            return
+        try:
+            _Old(cgroup, self._owner).thaw()
+        except OSError as error:
+            raise HoldError(f"cannot thaw {cgroup.path}: {error.strerror}") from error
 
     def _freeze(self, pid: int | None, *, of: ContainerId | None) -> _Old:
         old = self._old(pid, of=of)
@@ -274,7 +279,10 @@ class Standbys:
     def _cgroup(self, pid: int | None, *, of: ContainerId | None) -> Cgroup | None:
         if not pid:
             return None
-        cgroup = Cgroup.of_process(pid, proc=self._proc, mounted_at=self._cgroup_root)
+        try:
+            cgroup = Cgroup.of_process(pid, proc=self._proc, mounted_at=self._cgroup_root)
+        except OSError as error:
+            raise HoldError(f"the cgroup of pid {pid} cannot be read: {error.strerror}") from error
         return None if cgroup is None or not (of is None or cgroup.is_of(of)) else cgroup
 
 

@@ -8,7 +8,8 @@ from typing import cast
 
 import pytest
 
-from kubemend.agent.actuator.hold import exec_hold, fanotify
+from kubemend.agent.actuator.hold import cgroups, exec_hold, fanotify
+from kubemend.agent.actuator.hold.cgroups import Cgroup, Mark
 from kubemend.agent.actuator.hold.exec_hold import ExecHolds, HoldError
 from kubemend.agent.actuator.hold.standby import Standbys
 from kubemend.agent.model.workloads import ContainerId
@@ -52,6 +53,30 @@ async def test_container_whose_root_is_an_overlay_gets_a_standby(tree: ProcTree)
 async def test_container_whose_root_is_no_overlay_gets_none(tree: ProcTree) -> None:
     with pytest.raises(HoldError, match="would run next to it"):
         await standbys(tree, overlay=False).check_old(PID, of=OLD)
+
+
+def test_container_that_cannot_be_thawed_is_reported_and_stays_marked(tree: ProcTree) -> None:
+    """The next agent finds by the mark that it is frozen."""
+    made = standbys(tree, overlay=True)
+    made.freeze(PID, of=OLD)
+    marked = Cgroup(tree.group(OLD)).mark
+    (tree.group(OLD) / "cgroup.freeze").unlink()
+    (tree.group(OLD) / "cgroup.freeze").mkdir()
+    with pytest.raises(HoldError, match=r"cannot thaw .*: Is a directory"):
+        made.thaw(PID, of=OLD)
+    assert marked is None or Mark.parse(marked).state == cgroups.REPLACED
+    assert Cgroup(tree.group(OLD)).mark == marked
+
+
+async def test_container_whose_cgroup_cannot_be_read_is_neither_frozen_nor_thawed(tree: ProcTree) -> None:
+    (tree.proc / str(PID) / "cgroup").unlink()
+    (tree.proc / str(PID) / "cgroup").mkdir()
+    made = standbys(tree, overlay=True)
+    with pytest.raises(HoldError, match="cannot be read: Is a directory"):
+        made.freeze(PID, of=OLD)
+    with pytest.raises(HoldError, match="cannot be read: Is a directory"):
+        made.thaw(PID, of=OLD)
+    assert not await made.is_frozen(PID, of=OLD)
 
 
 class Crio:

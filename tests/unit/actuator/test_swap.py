@@ -735,6 +735,25 @@ async def test_replay_that_cannot_thaw_the_old_container_is_not_finished(cri_env
     assert not standbys(cri_env).frozen
 
 
+async def test_swap_that_cannot_thaw_the_old_container_is_not_finished(cri_env: CriEnv) -> None:
+    """Nothing else would thaw it before the next agent."""
+    intent = cri_env.intent(order=intents.SwapOrder.START_FIRST)
+    successor_spec = await cri_env.successor_spec(intent)
+    standbys(cri_env).not_thawed = "no descriptor is free"
+    cri_env.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, times=3)
+    outcome = await cri_env.actuator().carry_out(intent, successor_spec=successor_spec)
+    assert (outcome.result, outcome.detail) == (
+        Result.UNFINISHED,
+        "the old container may be frozen: no descriptor is free",
+    )
+    standbys(cri_env).not_thawed = None
+    outcome = await cri_env.actuator().carry_out(
+        intent, successor_spec=successor_spec, resolution=steps.Resolution.UNDO
+    )
+    assert outcome.result is Result.UNDONE
+    assert not standbys(cri_env).frozen
+
+
 async def test_old_container_of_a_dead_agent_is_thawed_if_it_can_be_neither_replaced_nor_stopped(
     cri_env: CriEnv,
 ) -> None:
