@@ -156,10 +156,11 @@ class _Reader:
             if self._wake in ready:
                 return
             try:
-                self._note_executions()
-            except OSError as error:
+                if self._group in ready:
+                    self._note_executions()
+            except OSError as error:  # ``end`` follows, which writes to a descriptor that must still be its own
                 self._loop.call_soon_threadsafe(self._fail, error)
-                return
+                poll.unregister(self._group)
             now = time.monotonic()
             for pending in [each for each in self._pending.values() if each.due <= now]:
                 self._read_command(pending)

@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import shutil
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -142,3 +143,28 @@ async def test_unavailable_fanotify_does_not_stop_the_agent(tmp_path: Path, monk
             await tried.wait()
             assert not following.done()
             following.cancel()
+
+
+async def test_reader_that_fails_is_ended_by_its_own_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is closed before may be another file's by then: eight bytes would be written to that."""
+
+    def full(_: int) -> Iterator[int]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(fanotify, "notified", full)
+    group = os.eventfd(1)
+    reader = stop_requests._Reader(group, proc=tmp_path, stopped=lambda _: None, unread=lambda: None)
+    thread = threading.Thread(target=reader.run)
+    thread.start()
+    async with asyncio.timeout(SECONDS):
+        await asyncio.wait({reader.failed})
+    assert reader.failed.exception() is not None
+    await asyncio.to_thread(thread.join, 0.2)
+    assert thread.is_alive()
+    reader.end()
+    await asyncio.to_thread(thread.join, SECONDS)
+    assert not thread.is_alive()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(group)
