@@ -30,6 +30,8 @@ log = structlog.get_logger(__name__)
 _NOT_BEGUN = frozenset({"runc:[2:INIT]", "crun"})
 """Names of a container's first process before it executes the container's program: runc's
 (libcontainer/nsenter/nsexec.c, libcontainer/init_linux.go) and crun's, which keeps its own."""
+_MOST_BEFORE = 16
+"""Processes that a container has at most before that; it has one or two."""
 
 _STILL_SECONDS = 2.0
 _MOST_THREADS = 32  # each waits for one container to freeze
@@ -106,7 +108,10 @@ class Freezer:
         try:
             group.put_mark(str(Mark(cgroups.HELD, mark, self._owner)))
             group.freeze()
-            return 0.0 if stood or not self._has_begun(group) else await self._ran_until_still(container_id, group)
+            if stood or not self._has_begun(group):
+                return 0.0
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, self._ran_until_still, container_id, group)
         except OSError as error:
             raise HoldError(
                 f"cannot freeze {group.path}: {error.strerror or error}; mount /sys/fs/cgroup writable"
@@ -235,8 +240,8 @@ class Freezer:
         A frozen process does not return to user mode, so one that still has the name that runc or crun gave it has not.
         Other runtimes' names are unknown: for them the answer is yes.
         """
-        names = {self._name(pid) for pid in group.pids()}
-        return bool(names - {None} - _NOT_BEGUN)
+        pids = group.pids()
+        return len(pids) > _MOST_BEFORE or bool({self._name(pid) for pid in pids} - {None} - _NOT_BEGUN)
 
     def _name(self, pid: int) -> str | None:
         """Return a process's name; None if it has ended, empty if it cannot be read."""
@@ -246,14 +251,13 @@ class Freezer:
             return ""
         return comm.removesuffix("\n") if comm is not None else None
 
-    async def _ran_until_still(self, container_id: ContainerId, group: Cgroup) -> float:
-        """Wait until the container is frozen; return for how long it can have run.
+    def _ran_until_still(self, container_id: ContainerId, group: Cgroup) -> float:
+        """Block until the container is frozen; return for how long it can have run.
 
         Its first process began (as the OCI runtime's) before its first instruction, so this overestimates.
         """
-        loop = asyncio.get_running_loop()
         began = self._began(group)
-        if not await loop.run_in_executor(self._threads, lambda: group.wait_frozen(timeout=_STILL_SECONDS)):
+        if not group.wait_frozen(timeout=_STILL_SECONDS):
             log.warning("freezer.timed_out", container=container_id, seconds=_STILL_SECONDS)
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         return max(now - began, 0.0) if began is not None else 0.0

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import tempfile
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from kubemend.agent.actuator.hold.freezer import Freezer
 from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.errors import CriError, NotFound, RuntimeUnavailable
+from kubemend.agent.model.processes import ProcessFacts
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.common import kernel_files
 
@@ -38,6 +40,17 @@ def test_process_has_begun_unless_it_has_the_runtimes_name(name: bytes) -> None:
         (Path(directory) / "7" / "comm").write_bytes(name + b"\n")
         begun = freezer(Path(directory), proc=Path(directory))._has_begun(Cgroup(group))
         assert begun is (name not in {b"runc:[2:INIT]", b"crun"})
+
+
+def test_container_of_many_processes_has_begun_whatever_their_names(tmp_path: Path) -> None:
+    group = tmp_path / "group"
+    group.mkdir()
+    for pid in range(17):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "comm").write_text("crun\n")
+    for most, begun in ((16, False), (17, True)):
+        (group / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in range(most)))
+        assert freezer(tmp_path, proc=tmp_path)._has_begun(Cgroup(group)) is begun
 
 
 @pytest.mark.parametrize("mark", ["\x0b", "\r", "\x85", "\x1c"])
@@ -291,3 +304,26 @@ async def test_swap_freezes_and_thaws_no_container_that_has_a_reused_pid(group: 
     standbys.freeze(os.getpid(), of=CONTAINER)
     standbys.thaw(os.getpid(), of=ContainerId("b" * 64))
     assert (group / "cgroup.freeze").read_text() == "1"
+
+
+async def test_processes_of_a_container_are_read_beside_the_event_loop(
+    group: Path, proc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod chooses how many there are; other containers are held by what the loop answers."""
+    for number in range(2):
+        (proc / str(number)).mkdir()
+        (proc / str(number) / "comm").write_text("trainer\n")
+    (group / "cgroup.procs").write_text("0\n1\n")
+    loop, answered = asyncio.get_running_loop(), threading.Event()
+    found: list[bool] = []
+
+    def facts(pid: int) -> ProcessFacts:
+        loop.call_soon_threadsafe(answered.set)
+        found.append(answered.wait(5.0))
+        return ProcessFacts(pid=pid, container=CONTAINER, started=0.0)
+
+    one = freezer(group.parent, runtime=Statuses(), proc=proc)
+    monkeypatch.setattr(one, "_is_there", lambda _: True)
+    monkeypatch.setattr(one, "_processes", SimpleNamespace(facts=facts))
+    assert await one.freeze(CONTAINER, mark="uid-1") > 0.0
+    assert found == [True, True]
