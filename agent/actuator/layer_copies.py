@@ -151,7 +151,7 @@ def _copy(source: int, target: int, path: str, *, budget: Budget) -> None:
             raise NotMovedError(layer_moves.NO_KIND)
         if stat.S_ISCHR(found.st_mode) or layer_moves.exists(target, path):
             raise NotMovedError(OF_IMAGE)
-        os.mkdir(_ASIDE, 0o700, dir_fd=target)
+        _make_aside(target)
         try:
             aside = layer_moves.kept(opened, openat2.open_beneath(target, _ASIDE, flags=DIRECTORY))
             _copy_entry(olds[-1], name, aside, _COPY, budget=budget, depth=0)
@@ -160,6 +160,14 @@ def _copy(source: int, target: int, path: str, *, budget: Budget) -> None:
             os.rename(_COPY, name, src_dir_fd=aside, dst_dir_fd=new)
         finally:
             shutil.rmtree(_ASIDE, ignore_errors=True, dir_fd=target)
+
+
+def _make_aside(target: int) -> None:
+    try:
+        os.mkdir(_ASIDE, 0o700, dir_fd=target)
+    except FileExistsError:  # an agent was killed in the middle; the container has run nothing since
+        shutil.rmtree(_ASIDE, ignore_errors=True, dir_fd=target)
+        os.mkdir(_ASIDE, 0o700, dir_fd=target)
 
 
 def _copy_entry(old: int, name: str, new: int, new_name: str, *, budget: Budget, depth: int) -> None:

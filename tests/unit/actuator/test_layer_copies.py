@@ -1,6 +1,7 @@
 """Paths are copied to a held successor whole or not at all, and nothing that a container wrote leads out of it."""
 
 import os
+import shutil
 import stat
 import time
 from pathlib import Path
@@ -187,6 +188,32 @@ def test_agent_killed_before_any_call_leaves_no_part_of_it_in_place(
         assert not (layers.root / "root/a/cache").exists()
     assert ended == KEPT
     assert tree(layers.root / "root/a/cache") == whole
+
+
+def test_next_agent_copies_what_a_killed_one_had_begun(layers: Layers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CRI-O's container has run nothing, and the next agent resumes its swap."""
+
+    def killed(*_: object, **__: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", killed)
+        patched.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KilledError):
+            layers.copy("/root/a/cache")
+    assert (layers.root / layer_copies._ASIDE / "copy/deep/kernel").exists()
+    assert layers.copy("/root/a/cache") == KEPT
+    assert tree(layers.root) == tree(layers.old)
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_what_the_image_has_at_the_place_for_copies_is_left_alone(layers: Layers, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    place = layers.root / layer_copies._ASIDE
+    place.write_text("") if kind == "file" else place.symlink_to(tmp_path / "elsewhere")
+    assert layers.copy("/root/a/cache") == "File exists"
+    assert tree(layers.root) == [layer_copies._ASIDE]
+    assert (tmp_path / "elsewhere").exists()
 
 
 @pytest.mark.parametrize("path", ["/volume\r\r/", "/volume\r{mount} 1 0:1 / / rw - overlay x rw,upperdir=/mine\r"])
