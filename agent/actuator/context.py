@@ -125,12 +125,12 @@ class StartPreparation:
         if container in self.emptyings:
             await self.emptyings[container].before_start()
 
-    def adopted(self) -> dict[str, str]:
-        """Note that kubelet's containers run in place of the successors; return what each note of before is now."""
+    def replaced_by(self, current: Mapping[str, ContainerId]) -> dict[str, str]:
+        """Note which containers run, by name; return what each note of before is now."""
         changed = {}
-        for keeping in self.kept.values():
+        for name, keeping in self.kept.items():
             before = keeping.note
-            keeping.adopted()
+            keeping.replaced_by(current.get(name))
             changed[before] = keeping.note
         return changed
 

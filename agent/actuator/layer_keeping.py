@@ -183,9 +183,9 @@ class LayerKeeping:
         moved = await self._keeper.move(old, new, paths, held=held) if paths else {}
         return dict.fromkeys(paths, moved.reason) if isinstance(moved, keep.NotKept) else moved
 
-    def adopted(self) -> None:
-        """Note that kubelet's container runs in place of the successor, which had the paths."""
-        if self._left is not None:
+    def replaced_by(self, current: ContainerId | None) -> None:
+        """Note which container runs; None: none yet. One of kubelet's does not have the paths."""
+        if self._left is not None and current != self._moved_to:
             self._left = {path: keep.KUBELET if reason == KEPT else reason for path, reason in self._left.items()}
 
     @property

@@ -1,6 +1,7 @@
 """Execute restart plans: call the actuator of the plan's strategy, and undo the restart after an internal error."""
 
 import abc
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Generic, TypeVar
 
@@ -10,7 +11,7 @@ from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.model import outcomes
 from kubemend.agent.model.outcomes import Outcome, Result
-from kubemend.agent.model.workloads import ContainerState
+from kubemend.agent.model.workloads import ContainerId, ContainerState
 from kubemend.agent.restart import steps
 from kubemend.agent.restarts import runtime_state
 from kubemend.agent.restarts.dependencies import Dependencies
@@ -86,10 +87,14 @@ class PlanExecution(abc.ABC, Generic[_Plan_co]):
         """Return the outcome with notes about the cleanups before the start."""
         if not outcome.result.restarted:
             return outcome
-        if outcome.result is Result.ADOPTED:
-            self._preparation.adopted()
+        self._preparation.replaced_by(outcome.current)
         notes = [self.plan.stepped_down, *self._preparation.notes, self.plan.not_kept]
         return replace(outcome, notes=(*outcome.notes, *filter(None, notes)))
+
+    def _renoted(self, notes: Sequence[str], current: Mapping[str, ContainerId]) -> tuple[str, ...]:
+        """Return the notes for the containers that run now."""
+        changed = self._preparation.replaced_by(current)
+        return tuple(changed.get(note, note) for note in notes)
 
 
 class _Swaps(PlanExecution[SwapPlan]):
@@ -126,11 +131,8 @@ class _Swaps(PlanExecution[SwapPlan]):
                 )
             )
         )
-        notes = outcome.notes
-        if again.result is Result.ADOPTED:
-            changed = self._preparation.adopted()
-            notes = tuple(changed.get(note, note) for note in notes)
-        return replace(outcome, result=again.result, current={**outcome.current, **again.current}, notes=notes)
+        current = {**outcome.current, **again.current}
+        return replace(outcome, result=again.result, current=current, notes=self._renoted(outcome.notes, current))
 
     async def released(self) -> None:
         assert self._holding is not None
@@ -187,7 +189,7 @@ class _WholePod(PlanExecution[PodRestartPlan]):
         again = await self._carry_out(resolution=steps.Resolution.FINISH, starts=starts)
         if again.result is Result.UNFINISHED:
             return outcome
-        return replace(outcome, current=again.current)
+        return replace(outcome, current=again.current, notes=self._renoted(outcome.notes, again.current))
 
     async def released(self) -> None:
         """Run the hooks and links of its containers. Kubelet does this for the containers that it starts."""

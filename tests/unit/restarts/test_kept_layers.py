@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kubemend.agent.actuator.context import StartPreparation
 from kubemend.agent.actuator.layer_keeping import LayerKeeper, LayerKeeping
 from kubemend.agent.actuator.layer_moves import ABSENT, KEPT
 from kubemend.agent.clients.containerd.snapshots import SnapshotError
@@ -172,6 +173,15 @@ async def test_only_parked_paths_are_moved_on() -> None:
     assert keeper.between == [(OLD, PLACE), (PLACE, NEW)]
     assert keeper.used == [("/a", "/b"), ("/a",)]
     assert made.note == "main keeps /a; main does not keep /b: why"
+
+
+@pytest.mark.parametrize("current", [{}, {"main": ContainerId("kubelets")}])
+async def test_paths_that_stay_in_the_reservation_are_not_reported_as_kept(current: dict[str, ContainerId]) -> None:
+    """Kubelet makes the new container if the agent cannot, or is slower."""
+    made = keeping(FakeKeeper({"/a": KEPT, "/b": "why"}), "/a", "/b")
+    await made.park(PLACE)
+    StartPreparation(kept={"main": made}).replaced_by(current)
+    assert made.note == f"main does not keep /a: {keep.KUBELET}; main does not keep /b: why"
 
 
 @pytest.mark.parametrize(
