@@ -214,9 +214,17 @@ class Hold:
             raise HoldError(f"the runtime's mounts cannot be followed: {error.strerror}") from error
 
     def mark(self, root: Path) -> None:
-        """Have the kernel ask before it executes a file of the overlay that is mounted there."""
+        """Have the kernel ask before it executes a file of the overlay that is mounted there.
+
+        It may have been unmounted since, because the start has failed: then nothing is marked.
+        """
         try:
-            fanotify.mark(self._group, root)
+            mounted = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                if os.fstat(mounted).st_dev != os.stat("..", dir_fd=mounted).st_dev:
+                    fanotify.mark(self._group, Path(f"/proc/self/fd/{mounted}"))
+            finally:
+                os.close(mounted)
         except OSError as error:
             log.warning("hold.not_marked", container=self._container_id, error=str(error))
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
 
@@ -10,7 +11,7 @@ import pytest
 
 from kubemend.agent.actuator.hold import cgroups, exec_hold, fanotify
 from kubemend.agent.actuator.hold.cgroups import Cgroup, Mark
-from kubemend.agent.actuator.hold.exec_hold import ExecHolds, HoldError
+from kubemend.agent.actuator.hold.exec_hold import ExecHolds, Hold, HoldError, Timeouts
 from kubemend.agent.actuator.hold.standby import Standbys
 from kubemend.agent.model.workloads import ContainerId
 from tests.fakes.proc_tree import ProcTree, container_id
@@ -79,19 +80,27 @@ async def test_container_whose_cgroup_cannot_be_read_is_neither_frozen_nor_thawe
     assert not await made.is_frozen(PID, of=OLD)
 
 
+class Roots:
+    """Stand in for the watcher of mounts."""
+
+    def forget(self, container_id: ContainerId) -> None:
+        assert container_id == OLD
+
+
 class Crio:
     """Stand in for a runtime that has mounted the roots of created containers."""
 
     async def root_of(self, container_id: ContainerId) -> str:
-        return f"/roots/{container_id}"
+        assert container_id == OLD
+        return "/proc"
 
 
 async def test_hold_of_a_start_that_is_called_off_while_the_root_is_marked_is_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise it would hold the next try's container for eleven minutes, whatever that one's hold allows."""
-    overlay = f"2 1 0:3 / /roots/{OLD} rw - overlay none rw\n"
-    (tmp_path / "mountinfo").write_text(overlay)
+    (tmp_path / "mountinfo").write_text("2 1 0:3 / /proc rw - overlay none rw\n")
+    (tmp_path / "root").symlink_to("/")
     group, begun, may_end, flushed = os.eventfd(0), threading.Event(), threading.Event(), threading.Event()
 
     def mark(*_: object) -> None:
@@ -108,3 +117,21 @@ async def test_hold_of_a_start_that_is_called_off_while_the_root_is_marked_is_re
     assert not flushed.is_set(), "the group is closed while a thread marks with it"
     may_end.set()
     assert await asyncio.to_thread(flushed.wait, 60.0)
+
+
+@pytest.mark.parametrize("is_mounted", [True, False])
+async def test_only_a_root_that_is_still_mounted_is_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_mounted: bool
+) -> None:
+    """A start that fails unmounts it again: the mark would be on the node's own file system, and all its programs."""
+    marked: list[Path] = []
+    monkeypatch.setattr(exec_hold, "_new_group", lambda: os.eventfd(0))
+    monkeypatch.setattr(fanotify, "mark", lambda _, root: marked.append(root.resolve()))
+    monkeypatch.setattr(fanotify, "flush", lambda _: None)
+    with ThreadPoolExecutor(1) as threads:
+        hold = Hold(OLD, proc=tmp_path, roots=Roots(), threads=threads, timeouts=Timeouts())  # type: ignore[arg-type]
+        root = Path("/proc") if is_mounted else tmp_path
+        hold.mark(root)
+        hold.release()
+        await asyncio.get_running_loop().run_in_executor(threads, int)  # it is closed in the one after that
+    assert marked == ([root] if is_mounted else [])
