@@ -90,7 +90,7 @@ class Inbox:
                 case "stop":
                     self._stop(message.stop)
                 case "release":
-                    self._rounds.release(message.release.round, _uids(message.release))
+                    self._release(message.release)
                 case "abort":
                     reason = message.abort.reason
                     self._rounds.abort(message.abort.round, _uids(message.abort), reason=reason)
@@ -127,6 +127,12 @@ class Inbox:
             pod = wire.pod_ref(message.pod)
             work = self._rounds.handle_order(order, pod=pod)
             self._tasks.create_task(work, name=f"round {order.round} of {pod}")
+
+    def _release(self, release: pb.Release) -> None:
+        pods = _uids(release)
+        for fault_id in self._faults.released(pods):
+            self._settled(fault_id)
+        self._rounds.release(release.round, pods)
 
     def _ignored(self, reason: str, **about: object) -> None:
         self._metrics.ignored.labels(reason).inc()

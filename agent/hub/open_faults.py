@@ -68,7 +68,8 @@ class OpenFaults:
     def __init__(self, *, now: Callable[[], float] = time.time) -> None:
         self._now = now
         self._open: dict[str, _Open] = {}
-        self._ordered: dict[PodUid, float] = {}  # loop time of each pod's last order
+        self._ordered: dict[PodUid, float] = {}  # loop time of each pod's last order or release
+        self._unreleased: set[PodUid] = set()
         self.added = asyncio.Event()
 
     def add(self, fault: Fault) -> "asyncio.Future[FaultAnswer]":
@@ -122,8 +123,8 @@ class OpenFaults:
         """Process an answer; return the fault, or None if the answer is not awaited.
 
         A fault that a round has taken stays open until an order for its pod arrives: if the hub dies in between, its
-        successor must learn of the fault. One that is found after that order, but occurred before it, is settled: the
-        round has stopped its container, and the next hub would restart the gang for it once more.
+        successor must learn of the fault. One that is found after that order or the release, but occurred before it, is
+        settled: the round has stopped its container, and the next hub would restart the gang for it once more.
         """
         each = self._open.get(fault_id)
         if each is None or each.taken is not None:
@@ -145,6 +146,7 @@ class OpenFaults:
         now = asyncio.get_running_loop().time()
         ordered = {**self._ordered, **dict.fromkeys(pods, now)}
         self._ordered = {pod: at for pod, at in ordered.items() if now - at <= LONGEST}
+        self._unreleased = (self._unreleased | {*pods}) & self._ordered.keys()
         for each in [*self._open.values()]:
             if each.fault.target.pod.uid in pods:
                 each.ordered = True
@@ -153,8 +155,26 @@ class OpenFaults:
                     settled.append(each.fault.id)
         return settled
 
+    def released(self, pods: Collection[PodUid]) -> list[str]:
+        """Record that a round releases these pods; return the faults that are settled by that.
+
+        Nothing new of a pod runs before its release, so its faults until now are of what the round has stopped. Those
+        that came after the round's last order get no other one. A repeated release proves nothing.
+        """
+        released = self._unreleased.intersection(pods)
+        self._unreleased -= released
+        self._ordered |= dict.fromkeys(released, asyncio.get_running_loop().time())
+        settled = [
+            each.fault.id
+            for each in self._open.values()
+            if each.taken is not None and each.fault.target.pod.uid in released and self._is_of_old_container(each)
+        ]
+        for fault_id in settled:
+            del self._open[fault_id]
+        return settled
+
     def _is_of_old_container(self, each: _Open) -> bool:
-        """Return whether a fault occurred before its pod's last order, and needs no more than that order does."""
+        """Return whether a fault occurred before its pod's last order or release, and needs no more than that does."""
         ordered = self._ordered.get(each.fault.target.pod.uid)
         return ordered is not None and each.opened - each.age < ordered and each.fault.action.leaves_device_usable
 

@@ -1,6 +1,7 @@
 """Wait for the hub's answer to a member's fault until the timeout; then the agent acts alone."""
 
 import asyncio
+import time
 from dataclasses import replace
 
 import pytest
@@ -135,6 +136,25 @@ async def test_fault_of_round_is_reported_to_next_leader_until_order(env: HubEnv
         await stream.next("hello")
         await env.caught_up(stream)
         assert env.count("kubemend_hub_messages_total", direction="out", body="fault") == 2
+
+
+async def test_fault_found_while_its_member_is_held_is_not_reported_to_the_leader_after_the_release(
+    env: HubEnv,
+) -> None:
+    await env.pods.put(builders.member(0))
+    async with env.replica() as hub, env.running(env.agent(hub)) as agent:
+        stream, _ = await hub.welcomed()
+        await stream.say(stop=builders.stop(0))
+        await env.rounds.ordered()
+        cause = replace(builders.cause(), happened_at=time.time())
+        taking = asyncio.create_task(agent.report_fault(builders.trainer(0), cause, kind=FaultKind.DEVICE))
+        await stream.say(answer=answer((await stream.next("fault")).id))
+        assert await taking is FaultAnswer.ROUND
+        await stream.say(release=pb.Release(round="team/r1", pod_uids=[builders.ref(0).uid]))
+        await stream.say(sync=pb.Sync())
+        await stream.next("hello")
+        await env.caught_up(stream)
+        assert env.count("kubemend_hub_messages_total", direction="out", body="fault") == 1
 
 
 @pytest.mark.parametrize(
@@ -276,6 +296,37 @@ class TestOpenFaults:
         assert book.is_open("f") is is_open
         book.ordered({builders.ref(0).uid})
         assert not book.is_open("f")
+
+    @pytest.mark.parametrize("answer_first", [True, False])
+    @pytest.mark.parametrize(
+        ("action", "is_open"),
+        [(ActionClass.RESTART_APP, False), (ActionClass.RESET_DEVICE, True)],
+        ids=["of-the-old-container", "of-its-device"],
+    )
+    async def test_fault_of_a_held_member_is_settled_by_its_release(
+        self, action: ActionClass, is_open: bool, answer_first: bool
+    ) -> None:
+        """It came after the only order, so it stayed open, and the next leader restarted the gang for it once more."""
+        book = OpenFaults(now=lambda: 100.0)
+        book.ordered({builders.ref(0).uid})
+        book.add(replace(fault(kind=FaultKind.DEVICE), action=action))
+        assert book.next() is not None
+        if answer_first:
+            book.answered("f", FaultAnswer.ROUND)
+        settled = book.released({builders.ref(0).uid})
+        if not answer_first:
+            book.answered("f", FaultAnswer.ROUND)
+        assert book.is_open("f") is is_open
+        assert settled == (["f"] if answer_first and not is_open else [])
+
+    async def test_repeated_release_settles_no_fault_of_the_new_container(self) -> None:
+        book = OpenFaults(now=lambda: 100.0)
+        book.ordered({builders.ref(0).uid})
+        book.released({builders.ref(0).uid})
+        book.add(fault())
+        book.answered("f", FaultAnswer.ROUND)
+        assert book.released({builders.ref(0).uid}) == []
+        assert book.is_open("f")
 
     async def test_orders_are_kept_for_a_limited_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
         book = OpenFaults(now=lambda: 100.0)
