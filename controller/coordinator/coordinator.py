@@ -212,8 +212,8 @@ class GangCoordinator:
                 reason = "the round is too old to be resumed"  # a late write of a leader that had lost the Lease
             elif restart.begun_at > now + _CLOCKS_APART_SECONDS:
                 reason = "the round begins in the future"  # no leader wrote that
-            elif worker.runner is not None:
-                reason = f"round {worker.runner.id} of the same gang is under way"
+            elif worker.has_round:
+                reason = "another round of the same gang has begun"
             else:
                 worker.resume(restart)
                 return

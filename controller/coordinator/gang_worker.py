@@ -68,6 +68,7 @@ class GangWorker:
         self._queue = PendingQueue()
         self._awake = asyncio.Event()
         self._deciding = False
+        self._persists = False
         self._runner: RoundRunner | None = None
         self._joined: dict[FaultReported, Fault] = {}
         self._joined_of: Counter[tuple[PodUid, bool]] = Counter()  # before and after the release
@@ -79,6 +80,11 @@ class GangWorker:
     def runner(self) -> RoundRunner | None:
         """Return the round under way."""
         return self._runner
+
+    @property
+    def has_round(self) -> bool:
+        """Return whether a round is under way, or is being persisted to begin then."""
+        return self._runner is not None or self._persists
 
     @property
     def is_idle(self) -> bool:
@@ -255,7 +261,11 @@ class GangWorker:
     async def _begin(self, case: PendingCause, decision: Decision) -> None:
         """Persist the round, then begin it. Faults that arrive while it is written become part of it."""
         new = self._beginning.planned(case.cause, decision)
-        begun = await self._beginning.write_down(new, request=case.restart)
+        self._persists = True
+        try:
+            begun = await self._beginning.write_down(new, request=case.restart)
+        finally:
+            self._persists = False
         if case not in self._queue:  # withdrawn while the round was written, or given up
             if case.restart is None:
                 self._beginning.give_up(new, begun)

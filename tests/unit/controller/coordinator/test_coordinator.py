@@ -403,6 +403,34 @@ async def test_deleted_previous_round_does_not_stop_the_others() -> None:
         assert runner.id == round_id
 
 
+async def test_round_is_not_resumed_while_the_next_one_of_its_gang_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The gang had two rounds at a time: each took the members over from the other, again and again."""
+    env = CoordinatorEnv(builders.gang(SIZE))
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 1)
+        before = await stopped(env)
+    members, env.members.all = env.members.all, {}  # they are being replaced when the next leader begins
+    env.restarts.may_create.clear()
+    env.restarts.creating.clear()
+    resume, resumed = env.restarts.resume, asyncio.Event()
+
+    async def at_last(restart: Restart, *, epoch: int) -> bool:
+        await env.restarts.creating.wait()
+        resumed.set()
+        return await resume(restart, epoch=epoch)
+
+    monkeypatch.setattr(env.restarts, "resume", at_last)
+    async with env.leading(epoch=2) as coordinator:
+        env.members.all = members
+        env.fails(coordinator, 0, fault_id="next")
+        await resumed.wait()
+        await until(lambda: env.restarts.statuses.get(before, {}).get("phase") == "Failed")
+        env.restarts.may_create.set()
+        assert await stopped(env) != before
+
+
 async def test_internal_error_in_decision_does_not_end_leadership(monkeypatch: pytest.MonkeyPatch) -> None:
     env = CoordinatorEnv(builders.gang(SIZE))
     before = contained.count([contained.Part.GANG])
