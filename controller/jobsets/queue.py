@@ -22,7 +22,7 @@ _PARALLEL: Final = 16
 class Intervals:
     """Seconds: ``settle`` from the first change to the reconcile, ``pause`` minimum from one to the next.
 
-    ``refused`` is that pause after a reconcile with a refused write: a quota refuses hundreds each time.
+    ``refused`` is that pause after a reconcile with a refused write.
     """
 
     settle: float = _SETTLE_SECONDS

@@ -56,7 +56,7 @@ class JobSets:
         self._events = Events(api=api, instance=instance, clock=clock)
         self._reconciler = Reconciler(
             views=self._views,
-            writer=Writer(api=api, views=self._views, metrics=metrics, parallel=parallel),
+            writer=Writer(api=api, views=self._views, metrics=metrics, parallel=parallel, backoff=backoff),
             statuses=StatusWriter(api=api, views=self._views, metrics=metrics),
             events=self._events,
             rounds=rounds,

@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
 import structlog
 
+from kubemend.common import aio
 from kubemend.common.kube import client, errors, paths
 from kubemend.common.kube.transport import Json
 from kubemend.controller.jobset import plan
@@ -30,12 +31,30 @@ _CREATION_FAILED: Final[Mapping[type, str]] = MappingProxyType(
 """Reasons of the Events that upstream records at once, though the reconcile then fails."""
 
 
+_LAPSED_SECONDS: Final = 120.0
+
+
 @dataclass(frozen=True, slots=True)
 class FailedWrite:
-    """A write that failed."""
+    """A write that failed; ``tried`` is False if it was refused lately, and must wait."""
 
     write: plan.Write
     error: errors.KubeError
+    tried: bool = True
+
+
+@dataclass(slots=True)
+class _Refused:
+    """The refused creations of a JobSet, and when to try them again (loop time).
+
+    There may be thousands, so only their kinds and names are kept, and what the error of one of them says.
+    """
+
+    backoff: aio.Backoff
+    until: float = 0.0
+    generation: int = 0
+    creations: set[tuple[type, str]] = field(default_factory=set)
+    why: str = ""
 
 
 def events(failed_writes: Sequence[FailedWrite]) -> list[plan.Event]:
@@ -45,7 +64,7 @@ def events(failed_writes: Sequence[FailedWrite]) -> list[plan.Event]:
     """
     found: dict[str, list[FailedWrite]] = {}
     for each in failed_writes:
-        reason = _CREATION_FAILED.get(type(each.write))
+        reason = _CREATION_FAILED.get(type(each.write)) if each.tried else None
         if reason is not None and not isinstance(each.error, errors.ApiUnavailableError | OutdatedViewError):
             found.setdefault(reason, []).append(each)
     return [_event(reason, failed) for reason, failed in found.items()]
@@ -58,19 +77,61 @@ class OutdatedViewError(errors.ConflictError):
 class Writer:
     """Write for all JobSets, with ``parallel`` concurrent calls."""
 
-    def __init__(self, *, api: client.KubeClient, views: Views, metrics: JobSetMetrics, parallel: int) -> None:
+    def __init__(
+        self,
+        *,
+        api: client.KubeClient,
+        views: Views,
+        metrics: JobSetMetrics,
+        parallel: int,
+        backoff: Callable[[], aio.Backoff] = lambda: aio.Backoff(first=0.05, limit=30.0),
+    ) -> None:
+        """``backoff`` returns the waits between two tries of the creations that the API server refuses a JobSet."""
         self._api = api
         self._views = views
         self._metrics = metrics
         self._parallel = parallel
         self._slots = asyncio.Semaphore(parallel)
+        self._backoff = backoff
+        self._refused: dict[str, _Refused] = {}  # by the JobSet's UID
 
     async def write(self, jobset: JobSet, groups: Sequence[Sequence[plan.Write]]) -> list[FailedWrite]:
-        """Write group after group. If a write of a group fails, later groups are left for the next reconcile."""
+        """Write group after group. If a write of a group fails, later groups are left for the next reconcile.
+
+        A quota refuses hundreds of creations, and each change of a running Job leads here. So those that are refused
+        wait before they are tried again, and all other writes do not.
+        """
         for group in groups:
             if failed_writes := await self._group(jobset, group):
+                self._note_refused(jobset, failed_writes)
                 return failed_writes
+        self._refused.pop(jobset.uid, None)
         return []
+
+    def _lately_refused(self, jobset: JobSet, write: plan.Write) -> FailedWrite | None:
+        """Return the refusal of a creation, if it is too early to try it again, and the JobSet is the same."""
+        refused = self._refused.get(jobset.uid)
+        if (
+            refused is None
+            or asyncio.get_running_loop().time() >= refused.until
+            or refused.generation != jobset.generation
+            or _key(write) not in refused.creations
+        ):
+            return None
+        return FailedWrite(write, errors.KubeError(refused.why), tried=False)
+
+    def _note_refused(self, jobset: JobSet, failed_writes: Sequence[FailedWrite]) -> None:
+        now = asyncio.get_running_loop().time()
+        self._refused = {uid: each for uid, each in self._refused.items() if now - each.until < _LAPSED_SECONDS}
+        fresh = [each for each in failed_writes if _is_refused_creation(each)]
+        if not fresh:
+            return
+        refused = self._refused.setdefault(jobset.uid, _Refused(self._backoff()))
+        if now >= refused.until or refused.generation != jobset.generation:
+            refused.until, refused.generation = now + refused.backoff.next_wait(), jobset.generation
+            refused.creations.clear()
+        refused.creations |= {_key(each.write) for each in fresh}
+        refused.why = str(fresh[0].error)
 
     async def _group(self, jobset: JobSet, group: Sequence[plan.Write]) -> list[FailedWrite]:
         """Write these concurrently. If the API server is unavailable, the rest of the group is not tried."""
@@ -79,6 +140,9 @@ class Writer:
 
         async def work() -> None:
             for write in rest:
+                if (refused := self._lately_refused(jobset, write)) is not None:
+                    failed_writes.append(refused)
+                    continue
                 try:
                     async with self._slots:
                         await self._one(jobset, write)
@@ -197,6 +261,17 @@ class Writer:
             self._views.removed_job(uid)
         else:
             self._views.wrote_job(found)
+
+
+def _key(write: plan.Write) -> tuple[type, str]:
+    return type(write), "" if isinstance(write, plan.DeleteJobSet) else write.name
+
+
+def _is_refused_creation(failed: FailedWrite) -> bool:
+    """Return whether the API server refused to create something, for a reason that is likely to last."""
+    is_creation = isinstance(failed.write, plan.CreateJob | plan.CreateService | plan.CreateClaim | plan.RequestRestart)
+    passes = isinstance(failed.error, errors.ApiUnavailableError | errors.ConflictError)
+    return failed.tried and is_creation and not passes
 
 
 def _skip(rest: Iterator[plan.Write]) -> None:
