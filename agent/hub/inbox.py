@@ -90,10 +90,11 @@ class Inbox:
                 case "stop":
                     self._stop(message.stop)
                 case "release":
-                    self._release(message.release)
+                    pods = self._freed(message.release, by_release=True)
+                    self._rounds.release(message.release.round, pods)
                 case "abort":
-                    reason = message.abort.reason
-                    self._rounds.abort(message.abort.round, _uids(message.abort), reason=reason)
+                    pods = self._freed(message.abort, by_release=False)
+                    self._rounds.abort(message.abort.round, pods, reason=message.abort.reason)
                 case "sync":
                     self._send_hello()
         except wire.MalformedError as error:
@@ -128,11 +129,12 @@ class Inbox:
             work = self._rounds.handle_order(order, pod=pod)
             self._tasks.create_task(work, name=f"round {order.round} of {pod}")
 
-    def _release(self, release: pb.Release) -> None:
-        pods = _uids(release)
-        for fault_id in self._faults.released(pods):
+    def _freed(self, message: pb.Release | pb.Abort, *, by_release: bool) -> frozenset[PodUid]:
+        """Return the pods that are freed, once the faults that are settled by that are."""
+        pods = _uids(message)
+        for fault_id in self._faults.freed(pods, by_release=by_release):
             self._settled(fault_id)
-        self._rounds.release(release.round, pods)
+        return pods
 
     def _ignored(self, reason: str, **about: object) -> None:
         self._metrics.ignored.labels(reason).inc()
@@ -150,7 +152,7 @@ def _leader(welcome: pb.Welcome) -> str:
 
 
 def _uids(message: pb.Release | pb.Abort) -> frozenset[PodUid]:
-    """Return the pods to release. Raises MalformedError if there are none, which ``Rounds`` would take as all."""
+    """Return the pods to free. Raises MalformedError if there are none, which ``Rounds`` would take as all."""
     if not message.round or not message.pod_uids:
         raise wire.MalformedError("a release or abort without pods")
     return frozenset(PodUid(uid) for uid in message.pod_uids)

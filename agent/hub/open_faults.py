@@ -68,8 +68,8 @@ class OpenFaults:
     def __init__(self, *, now: Callable[[], float] = time.time) -> None:
         self._now = now
         self._open: dict[str, _Open] = {}
-        self._ordered: dict[PodUid, float] = {}  # loop time of each pod's last order or release
-        self._unreleased: set[PodUid] = set()
+        self._ordered: dict[PodUid, float] = {}  # loop time of each pod's last order, or of the release after it
+        self._held: set[PodUid] = set()  # ordered, and not freed since
         self.added = asyncio.Event()
 
     def add(self, fault: Fault) -> "asyncio.Future[FaultAnswer]":
@@ -146,7 +146,7 @@ class OpenFaults:
         now = asyncio.get_running_loop().time()
         ordered = {**self._ordered, **dict.fromkeys(pods, now)}
         self._ordered = {pod: at for pod, at in ordered.items() if now - at <= LONGEST}
-        self._unreleased = (self._unreleased | {*pods}) & self._ordered.keys()
+        self._held = (self._held | {*pods}) & self._ordered.keys()
         for each in [*self._open.values()]:
             if each.fault.target.pod.uid in pods:
                 each.ordered = True
@@ -155,26 +155,29 @@ class OpenFaults:
                     settled.append(each.fault.id)
         return settled
 
-    def released(self, pods: Collection[PodUid]) -> list[str]:
-        """Record that a round releases these pods; return the faults that are settled by that.
+    def freed(self, pods: Collection[PodUid], *, by_release: bool) -> list[str]:
+        """Record that the hub releases these pods or aborts their round; return the faults that are settled by that.
 
-        Nothing new of a pod runs before its release, so its faults until now are of what the round has stopped. Those
-        that came after the round's last order get no other one. A repeated release proves nothing.
+        These are the faults that came after the round's last order, and get no other one: the round has taken them.
+        Nothing new of a pod runs before its release, so any earlier fault is of what the round has stopped. Those that
+        are found after an abort are decided on as if there had been no round. A repeated message says nothing about
+        what runs since the first one.
         """
-        released = self._unreleased.intersection(pods)
-        self._unreleased -= released
-        self._ordered |= dict.fromkeys(released, asyncio.get_running_loop().time())
+        freed = self._held.intersection(pods)
+        self._held -= freed
+        if by_release:
+            self._ordered |= dict.fromkeys(freed, asyncio.get_running_loop().time())
         settled = [
             each.fault.id
             for each in self._open.values()
-            if each.taken is not None and each.fault.target.pod.uid in released and self._is_of_old_container(each)
+            if each.taken is not None and each.fault.target.pod.uid in freed and each.fault.action.leaves_device_usable
         ]
         for fault_id in settled:
             del self._open[fault_id]
         return settled
 
     def _is_of_old_container(self, each: _Open) -> bool:
-        """Return whether a fault occurred before its pod's last order or release, and needs no more than that does."""
+        """Return whether a fault occurred before its pod's last order or release, and needs no more."""
         ordered = self._ordered.get(each.fault.target.pod.uid)
         return ordered is not None and each.opened - each.age < ordered and each.fault.action.leaves_device_usable
 

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -138,8 +139,16 @@ async def test_fault_of_round_is_reported_to_next_leader_until_order(env: HubEnv
         assert env.count("kubemend_hub_messages_total", direction="out", body="fault") == 2
 
 
-async def test_fault_found_while_its_member_is_held_is_not_reported_to_the_leader_after_the_release(
-    env: HubEnv,
+@pytest.mark.parametrize(
+    "end",
+    [
+        {"release": pb.Release(round="team/r1", pod_uids=[builders.ref(0).uid])},
+        {"abort": pb.Abort(round="team/r1", pod_uids=[builders.ref(0).uid], reason="Cancelled")},
+    ],
+    ids=["released", "aborted"],
+)
+async def test_fault_found_while_its_member_is_held_is_not_reported_to_the_leader_after_the_round(
+    env: HubEnv, end: dict[str, Any]
 ) -> None:
     await env.pods.put(builders.member(0))
     async with env.replica() as hub, env.running(env.agent(hub)) as agent:
@@ -150,7 +159,7 @@ async def test_fault_found_while_its_member_is_held_is_not_reported_to_the_leade
         taking = asyncio.create_task(agent.report_fault(builders.trainer(0), cause, kind=FaultKind.DEVICE))
         await stream.say(answer=answer((await stream.next("fault")).id))
         assert await taking is FaultAnswer.ROUND
-        await stream.say(release=pb.Release(round="team/r1", pod_uids=[builders.ref(0).uid]))
+        await stream.say(**end)
         await stream.say(sync=pb.Sync())
         await stream.next("hello")
         await env.caught_up(stream)
@@ -297,14 +306,19 @@ class TestOpenFaults:
         book.ordered({builders.ref(0).uid})
         assert not book.is_open("f")
 
-    @pytest.mark.parametrize("answer_first", [True, False])
     @pytest.mark.parametrize(
-        ("action", "is_open"),
-        [(ActionClass.RESTART_APP, False), (ActionClass.RESET_DEVICE, True)],
-        ids=["of-the-old-container", "of-its-device"],
+        ("action", "by_release", "answer_first", "is_open"),
+        [
+            (ActionClass.RESTART_APP, True, True, False),
+            (ActionClass.RESTART_APP, True, False, False),
+            (ActionClass.RESTART_APP, False, True, False),
+            (ActionClass.RESTART_APP, False, False, True),  # a decision of its own, as there is no round
+            (ActionClass.RESET_DEVICE, True, True, True),
+            (ActionClass.RESET_DEVICE, False, True, True),
+        ],
     )
-    async def test_fault_of_a_held_member_is_settled_by_its_release(
-        self, action: ActionClass, is_open: bool, answer_first: bool
+    async def test_fault_of_a_held_member_is_settled_by_its_release_or_abort(
+        self, action: ActionClass, by_release: bool, answer_first: bool, is_open: bool
     ) -> None:
         """It came after the only order, so it stayed open, and the next leader restarted the gang for it once more."""
         book = OpenFaults(now=lambda: 100.0)
@@ -313,19 +327,20 @@ class TestOpenFaults:
         assert book.next() is not None
         if answer_first:
             book.answered("f", FaultAnswer.ROUND)
-        settled = book.released({builders.ref(0).uid})
+        settled = book.freed({builders.ref(0).uid}, by_release=by_release)
         if not answer_first:
             book.answered("f", FaultAnswer.ROUND)
         assert book.is_open("f") is is_open
         assert settled == (["f"] if answer_first and not is_open else [])
 
-    async def test_repeated_release_settles_no_fault_of_the_new_container(self) -> None:
+    @pytest.mark.parametrize("by_release", [True, False])
+    async def test_repeated_release_or_abort_settles_no_fault_of_the_new_container(self, by_release: bool) -> None:
         book = OpenFaults(now=lambda: 100.0)
         book.ordered({builders.ref(0).uid})
-        book.released({builders.ref(0).uid})
+        book.freed({builders.ref(0).uid}, by_release=by_release)
         book.add(fault())
         book.answered("f", FaultAnswer.ROUND)
-        assert book.released({builders.ref(0).uid}) == []
+        assert book.freed({builders.ref(0).uid}, by_release=by_release) == []
         assert book.is_open("f")
 
     async def test_orders_are_kept_for_a_limited_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
