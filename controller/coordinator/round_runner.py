@@ -22,6 +22,8 @@ log = structlog.get_logger(__name__)
 
 _LINGER_SECONDS: Final = 10e-6
 """Seconds for each member: thousands of results arrive at once, and each advance costs time by the round's size."""
+_STALLED_SECONDS: Final = 2.0
+"""If a check of the deadlines is so late, this process was stopped or starved, and has not read its agents' reports."""
 
 
 class RoundRunner:
@@ -46,6 +48,7 @@ class RoundRunner:
         self._alarm: asyncio.TimerHandle | None = None
         self._ended = False
         self._recreated: set[PodUid] = set()  # pods that the round has asked to delete
+        self._is_put_off = False  # the last check of the deadlines
         self._awaited = 0  # members that have still to answer, as far as the round knows
         self.released_at: float | None = None
         self._perform(first)
@@ -85,10 +88,23 @@ class RoundRunner:
     def _advance(self) -> None:
         self._flush = None
         events, self._events = self._events, []
+        now = self._dependencies.now()
         with contained.within(contained.Part.ROUND, self.id) as work:
-            self._perform(machine.advance(self._round, events, now=self._dependencies.now()))
+            self._perform(machine.advance(self._judged_later(now), events, now=now))
         if work.failed:
             self.give_up()
+
+    def _judged_later(self, now: float) -> Round:
+        """Return the round; after a stall of this process its deadlines are checked once its messages have been read.
+
+        Members whose reports are still in the sockets would count as lost, and their pods would be deleted.
+        """
+        late = now - self._round.check_at
+        self._is_put_off = late > _STALLED_SECONDS and not self._is_put_off
+        if not self._is_put_off:
+            return self._round
+        log.warning("round.stalled", round=self.id, seconds=round(late, 1))
+        return replace(self._round, check_at=now + self._round.limits.resend)
 
     def give_up(self) -> None:
         """Fail the round because of an internal error, and have agents release their members."""

@@ -18,7 +18,7 @@ from kubemend.controller.model.faults import Fault
 from kubemend.controller.model.members import PodPhase
 from kubemend.controller.restarts.objects import RestartSpec
 from kubemend.controller.restarts.pod_replacer import Outcome
-from kubemend.controller.rounds.states import Round
+from kubemend.controller.rounds.states import MemberPhase, Round
 from kubemend.controller.watches.members import MemberChangeKind
 from tests import eventually
 from tests.unit.controller import builders
@@ -412,3 +412,28 @@ async def test_faults_of_all_members_without_a_round_leave_the_event_loop_to_oth
     assert max(decided_in.values()) <= 256
     assert counted_in.keys() == decided_in.keys()
     assert max(counted_in.values()) == 1
+
+
+@pytest.mark.parametrize("reports", [True, False])
+async def test_member_whose_report_waits_while_the_controller_is_stopped_is_not_lost(reports: bool) -> None:
+    """Its pod was deleted, although its agent had reported in time. One that does not report is lost a second later."""
+    env = CoordinatorEnv(builders.gang(2))
+    clock, stopped_for = env.now, 0.0
+    env.dependencies = replace(env.dependencies, now=lambda: clock() + stopped_for)
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 0)
+        round_id = await stopped(env, members=2)
+        env.stands(coordinator, 0, round_id, Result.STOPPED)
+        runner = worker(coordinator).runner
+        assert runner is not None
+        await eventually.true(lambda: runner.round.count(MemberPhase.STOPPED) == 1)
+        stopped_for = runner.round.limits.stop + 1.0
+        runner.submit()  # its timer is due, and comes before all messages
+        await eventually.true(lambda: runner._flush is None)
+        assert env.replaced.wanted == []
+        if reports:
+            env.stands(coordinator, 1, round_id, Result.STOPPED)
+            await env.agent(1).received("release")
+            assert env.replaced.wanted == []
+        else:
+            await eventually.true(lambda: [each.pod for each in env.replaced.wanted] == [builders.member(1).pod])
