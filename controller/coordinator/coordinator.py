@@ -264,7 +264,7 @@ class GangCoordinator:
             return
         worker = self._worker(member.gang)
         with self._contained_to(worker, member.gang):
-            worker.fault(wire.fault(reported, gang=member.gang, now=self._dependencies.now()))
+            worker.fault(wire.fault(reported, member=member, now=self._dependencies.now()))
         entry = self._faults.find(key)
         if (
             entry is not None and entry.answer is None and worker.is_idle

@@ -6,12 +6,11 @@ from typing import Final
 
 from kubemend.common import coordination_codes
 from kubemend.common.coordination import FaultAnswer, FaultKind, OrderKind
-from kubemend.common.gangs import GangKey
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from kubemend.controller.hub import ports
 from kubemend.controller.model import rounds
 from kubemend.controller.model.faults import Fault
-from kubemend.controller.model.members import Member, NodeName, PodRef, PodUid, Sample
+from kubemend.controller.model.members import Member, NodeName, PodUid, Sample
 from kubemend.controller.model.rounds import RoundRef, StepResult
 
 _FAULT_KINDS: Final = coordination_codes.by_code(coordination_codes.FAULT_KINDS)
@@ -25,13 +24,16 @@ def fault_kind(reported: pb.Fault) -> FaultKind:
     return _FAULT_KINDS.get(reported.kind, FaultKind.OTHER)
 
 
-def fault(reported: pb.Fault, *, gang: GangKey, now: float) -> Fault:
-    """Return a member's fault. ``now`` is Unix time."""
+def fault(reported: pb.Fault, *, member: Member, now: float) -> Fault:
+    """Return a member's fault. ``now`` is Unix time.
+
+    The hub has checked the UID that the agent reports, but not the pod's name: Events would be about any pod.
+    """
     kind = fault_kind(reported)
     return Fault(
         id=reported.id,
-        pod=pod_ref(reported.pod),
-        gang=gang,
+        pod=member.pod,
+        gang=member.gang,
         kind=kind,
         code=reported.code,
         message=f"{reported.message}{_ALONE}" if reported.alone else reported.message,
@@ -62,11 +64,6 @@ def step_result(result: pb.StepResult) -> StepResult | None:
 def sample(reported: pb.DeviceSample) -> Sample:
     """Return the measurements of one device."""
     return Sample(PodUid(reported.pod_uid), reported.device, reported.utilization, reported.clock, reported.power)
-
-
-def pod_ref(pod: pb.Pod) -> PodRef:
-    """Return a pod's name and UID."""
-    return PodRef(pod.namespace, pod.name, PodUid(pod.uid))
 
 
 class Orders:

@@ -14,6 +14,7 @@ from kubemend.controller.coordinator import fault_book, wire
 from kubemend.controller.coordinator.coordinator import GangCoordinator
 from kubemend.controller.coordinator.dependencies import Policy
 from kubemend.controller.decisions import table
+from kubemend.controller.restarts.events import ObjectRef
 from kubemend.controller.restarts.objects import Restart, RestartSpec
 from kubemend.controller.rounds import machine
 from kubemend.controller.rounds.states import Limits, MemberPhase
@@ -178,6 +179,19 @@ async def test_fatal_exit_code_is_not_restarted_and_recorded() -> None:
         answer = (await env.agent(1).received("answer")).answer
         assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "FatalExitCode")
         assert env.events.reasons == ["FatalExitCode"]
+
+
+async def test_event_about_a_fault_is_about_the_pod_that_the_api_server_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent is believed the UIDs of its node's pods: it could have Events written about any pod of any namespace."""
+    env = CoordinatorEnv([builders.member(0, annotations={**builders.OPTED_IN, "kubemend.io/fatal-exit-codes": "42"})])
+    about: list[ObjectRef] = []
+    monkeypatch.setattr(env.events, "record", lambda ref, **_: about.append(ref))
+    named = pb.Pod(namespace="kube-system", name="etcd-0", uid=builders.member(0).pod.uid)
+    fault = pb.Fault(id="f", pod=named, gang="kube-system/Job/train", kind=pb.Fault.EXIT, code="Exit42", exit_code=42)
+    async with env.leading() as coordinator:
+        coordinator.received(env.agent(0), pb.AgentMessage(fault=fault))
+        await env.agent(0).received("answer")
+    assert [(each.namespace, each.name) for each in about] == [("team", "train-0-0")]
 
 
 async def test_pod_outside_gangs_is_left_to_its_agent() -> None:
