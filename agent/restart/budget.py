@@ -141,6 +141,17 @@ def of_a_namespace(node: Window) -> Window:
     return replace(node, limit=node.limit - node.limit // 4, what="restarts in its namespace")
 
 
+def left_of_storm(begun: Sequence[Begun], *, node: Window, now: float) -> int:
+    """Return how many more restarts the storm guard allows in the namespace that has had most. ``now``: Unix seconds.
+
+    Often all pods of a node are in one namespace, which is stopped at its share, before the node's own limit.
+    """
+    share = of_a_namespace(node)
+    known = {each.namespace for each in begun if each.namespace}
+    left = (share.left([each for each in begun if each.namespace == name], now=now) for name in known)
+    return min(node.left(begun, now=now), share.limit, *left)
+
+
 @dataclass(frozen=True, slots=True)
 class Spent:
     """The budget that delays a restart."""

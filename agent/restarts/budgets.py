@@ -14,7 +14,7 @@ from kubemend.agent import ports
 from kubemend.agent.clients.journal.store import COUNT_SECONDS, JournalError, Store
 from kubemend.agent.model.workloads import ContainerRef, PodView
 from kubemend.agent.restart import admission, counts, intents, options
-from kubemend.agent.restart.budget import ON_DEVICE
+from kubemend.agent.restart.budget import ON_DEVICE, left_of_storm
 from kubemend.agent.restart.strategies import SPECS, Scope
 from kubemend.common import budgets, contained
 
@@ -207,7 +207,7 @@ class BudgetGauges(Collector):
             left = ON_DEVICE.left(counts.on_device(begun, device), now=now)
             if left < ON_DEVICE.limit:
                 of_device.add_metric([device], left)
-        of_node.add_metric([], self._budgets.storm.left(begun, now=now))
+        of_node.add_metric([], left_of_storm(begun, node=self._budgets.storm, now=now))
         yield from (of_workload, of_device, of_node)
 
     def _add_pod(self, family: GaugeMetricFamily, pod: PodView, *, past: Sequence[counts.Begun], now: float) -> None:
@@ -238,6 +238,6 @@ class BudgetGauges(Collector):
             ),
             GaugeMetricFamily(
                 "kubemend_node_restart_budget_left",
-                "Restarts that the node's storm guard still allows; 0: a storm.",
+                "Restarts that the node's storm guard still allows in the namespace that has had most; 0: a storm.",
             ),
         )

@@ -1,6 +1,6 @@
 """The metrics of a process about itself."""
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 
 from kubemend.common import contained, process_metrics
 from kubemend.common.contained import Part
@@ -28,3 +28,11 @@ def test_other_kinds_are_exported_only_once_counted() -> None:
     counted = {part.value for part in Part if contained.count([part])}
     samples = [sample for family in registry.collect() for sample in family.samples]
     assert {sample.labels["part"] for sample in samples} == counted
+
+
+def test_counters_have_no_series_with_the_time_of_their_creation() -> None:
+    registry = process_metrics.registry()
+    Counter("things", "Things.", ["kind"], registry=registry).labels("x").inc()
+    page = generate_latest(registry).decode()
+    assert 'things_total{kind="x"} 1.0' in page
+    assert "_created" not in page

@@ -14,8 +14,8 @@ from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.model.workloads import ContainerState, PodUid
-from kubemend.agent.restart import admission, intents, overrides
-from kubemend.agent.restart.counts import Begun
+from kubemend.agent.restart import admission, budget, intents, overrides
+from kubemend.agent.restart.counts import Begun, History
 from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts.budgets import BudgetGauges, Budgets
 from kubemend.agent.restarts.requests import Request
@@ -240,3 +240,16 @@ def test_gauges_show_only_used_budgets_of_present_pods() -> None:
         ("kubemend_device_restart_budget_left", (GPU,)): 7.0,
         ("kubemend_node_restart_budget_left", ()): 0.0,
     }
+
+
+@pytest.mark.parametrize(("restarts", "left"), [(0, 6.0), (5, 1.0), (6, 0.0)])
+def test_storm_of_one_namespace_is_shown(restarts: int, left: float) -> None:
+    """The pods of a node are often those of one namespace, which is stopped before the node's own limit."""
+    made = Budgets(store=None, now=lambda: NOW, storm=Window(limit=8, seconds=300.0))  # type: ignore[arg-type]
+    made._begun += [replace(elsewhere(NOW - 9), namespace="team")] * restarts
+    registry = CollectorRegistry()
+    registry.register(BudgetGauges(made, pods=outside.Pods(), now=lambda: NOW))
+    assert registry.get_sample_value("kubemend_node_restart_budget_left") == left
+    history = History.of(made.all(), target=replace(TARGET, pod=replace(POD, namespace="team")), device=None, now=NOW)
+    spent = budget.spent(history, container=budget.Budget(), node=made.storm, now=NOW, died_at=NOW)
+    assert (spent is not None) is (left == 0)
