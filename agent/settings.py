@@ -19,8 +19,6 @@ LONGEST_HUB_ANSWER_TIMEOUT = 30.0
 LONGEST_WINDOW = 24 * 3600.0
 """Seconds. The journal keeps restarts no longer, so older ones cannot be counted."""
 
-_PORTS = 1 << 16
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -124,7 +122,7 @@ class Settings:
     def hub_addresses(self) -> tuple[tuple[str, int], ...]:
         """Return hosts and ports of the hub. Raises ValueError."""
         found = tuple(common_settings.host_and_port(item) for item in self.hub)
-        if not all(host and 0 < port < _PORTS for host, port in found):
+        if not all(host and port for host, port in found):
             raise ValueError("host or port is missing")
         return found
 
@@ -132,6 +130,7 @@ class Settings:
 def _check(settings: Settings) -> None:
     """Refuse values that cannot work, before anything starts."""
     common_settings.check_logging(level=settings.log_level, form=settings.log_format)
+    common_settings.check_namespaces(settings.opt_in_namespaces)
     try:
         settings.listen()
     except ValueError:

@@ -1,9 +1,11 @@
 """Define the settings of a process as one frozen value, from flags, environment, a file and defaults, in this order."""
 
 import functools
+import math
+import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +16,10 @@ import yaml
 from kubemend.common import durations
 
 ENV_PREFIX: Final = "KUBEMEND_"
+
+_LAST_PORT: Final = (1 << 16) - 1
+_NAMESPACE: Final = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""A DNS label (RFC 1123), as the API server requires."""
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -29,8 +35,10 @@ def duration(help_text: str, *, default: float) -> Any:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Split ``HOST:PORT`` or ``[HOST]:PORT``. Raises ValueError."""
-    host, _, port = address.rpartition(":")
+    """Split ``HOST:PORT`` or ``[HOST]:PORT``; a port is from 0 to 65535. Raises ValueError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not 0 <= int(port) <= _LAST_PORT:
+        raise ValueError(f"{address} is not HOST:PORT")
     return host.strip("[]"), int(port)
 
 
@@ -40,6 +48,14 @@ def check_logging(*, level: str, form: str) -> None:
         raise click.BadParameter(f"--log-level {level!r}; use debug, info, warning or error")
     if form not in ("json", "console"):
         raise click.BadParameter(f"--log-format {form!r}; use json or console")
+
+
+def check_namespaces(names: Iterable[str]) -> None:
+    """Raise click.BadParameter unless these can be namespaces: no pod is in one called "a,b"."""
+    for name in names:
+        if not _NAMESPACE.fullmatch(name):
+            hint = "repeat the flag for several; in the variable, separate them by spaces"
+            raise click.BadParameter(f"--opt-in-namespace {name!r} is not the name of a namespace; {hint}")
 
 
 class Options:
@@ -112,21 +128,37 @@ class Options:
         if path is None:
             return None
         try:
-            document = yaml.safe_load(path.read_text()) or {}
-        except (OSError, yaml.YAMLError) as error:
+            document = yaml.safe_load(path.read_text("utf-8")) or {}
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise click.BadParameter(f"cannot read {path}: {' '.join(str(error).split())}") from error
         if not isinstance(document, Mapping):
             raise click.BadParameter(
                 f"{path} is not a mapping of settings; write lines such as 'state-dir: /var/lib/x'"
             )
-        known = {item.name for item in fields(self._kind)}
+        known = typing.get_type_hints(self._kind)
         values = {str(key).replace("-", "_"): value for key, value in document.items()}
-        if unknown := sorted(set(values) - known):
+        if unknown := sorted(values.keys() - known.keys()):
             raise click.BadParameter(
                 f"{path} has unknown settings: {', '.join(unknown)}; see --help for the existing ones"
             )
+        for name, value in values.items():
+            if (needed := _needed_form(known[name], value)) is not None:
+                raise click.BadParameter(f"{path}: {name.replace('_', '-')} is {value!r}; write {needed}")
         context.default_map = {**(context.default_map or {}), **values}
         return path
+
+
+def _needed_form(kind: Any, value: Any) -> str | None:
+    """Return the form that a setting in a file must have; None if it has it. click would take any."""
+    several = (list, dict, types.NoneType)
+    if kind == tuple[str, ...]:
+        fits = isinstance(value, list) and not any(isinstance(each, several) for each in value)
+        return None if fits else "a list, such as [a, b]"
+    if value is None:
+        return None if types.NoneType in typing.get_args(kind) else "a value, or leave it out for the default"
+    if kind is int and isinstance(value, bool | float):
+        return "a whole number"
+    return "one value" if isinstance(value, several) else None
 
 
 def _parameter(kind: Any) -> Any:
@@ -142,7 +174,7 @@ class _Duration(click.ParamType[float]):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
             return float(value)
         try:
             return durations.seconds(str(value))

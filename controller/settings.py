@@ -174,6 +174,7 @@ class Settings:
 def _check(settings: Settings) -> None:
     """Reject invalid values before anything starts."""
     common_settings.check_logging(level=settings.log_level, form=settings.log_format)
+    common_settings.check_namespaces(settings.opt_in_namespaces)
     addresses = {"--metrics-address": settings.metrics_address, "--hub-address": settings.hub_address}
     if settings.probes_address:
         addresses["--probes-address"] = settings.probes_address

@@ -18,7 +18,6 @@ from kubemend.agent.clients.journal.store import FILE, JournalError, Store
 from kubemend.agent.clients.podresources.client import AllocationCache, PodResourcesClient
 from kubemend.agent.control import messages
 from kubemend.agent.health.catalog import catalog_file
-from kubemend.agent.health.catalog.catalog import Catalog
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.reporters.pod_conditions import PodConditionReporter
 from kubemend.agent.settings import Settings
@@ -57,7 +56,7 @@ async def _run(settings: Settings) -> None:
 @contextlib.asynccontextmanager
 async def _opened(settings: Settings) -> AsyncIterator[Resources]:
     """Open what all services share, and close it after them."""
-    catalog = load_catalog(settings.catalog)
+    catalog = catalog_file.load(settings.catalog)
     registry = process_metrics.registry()
     metrics = Metrics(registry)
     parts = ComponentRegistry(show=metrics.show_part)
@@ -133,17 +132,6 @@ async def _journal(path: Path) -> AsyncIterator[Store]:
         yield store
     finally:
         await store.close()
-
-
-def load_catalog(overrides: Path | None) -> Catalog:
-    """Return the built-in catalog with the operator's changes. Raises CatalogError."""
-    catalog = catalog_file.builtin()
-    if overrides is None:
-        return catalog
-    try:
-        return catalog_file.merged(catalog, overrides.read_text())
-    except OSError as error:
-        raise catalog_file.CatalogError(f"cannot read the catalog file {overrides}: {error.strerror}") from error
 
 
 def _boot_id(proc: Path) -> str:

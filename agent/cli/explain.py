@@ -27,8 +27,8 @@ def explain(*, code: str | None, log_file: TextIO | None, catalog: Path | None, 
     if (code is None) == (log_file is None):
         raise click.UsageError("give a CODE, or --log FILE (- for stdin)")
     try:
-        known = catalog_file.merged(catalog_file.builtin(), catalog.read_text()) if catalog else catalog_file.builtin()
-    except (catalog_file.CatalogError, OSError) as error:
+        known = catalog_file.load(catalog)
+    except catalog_file.CatalogError as error:
         raise click.ClickException(str(error)) from error
     if log_file is not None:
         for finding in explaining.findings_from_lines(log_file, catalog=known):

@@ -82,11 +82,9 @@ def _scanned(*, kernel_log: Path, proc: Path, sysfs: Path, overrides: Path | Non
     from kubemend.agent.health.catalog import catalog_file
     from kubemend.agent.scan import checks, judging
 
-    catalog = catalog_file.builtin()
     try:
-        if overrides is not None:
-            catalog = catalog_file.merged(catalog, overrides.read_text())
-    except (catalog_file.CatalogError, OSError) as error:
+        catalog = catalog_file.load(overrides)
+    except catalog_file.CatalogError as error:
         raise undetermined.UndeterminedError(str(error)) from error
     machine = checks.Machine(kernel_log=kernel_log, proc=proc, sysfs=sysfs)
     checking = checks.run(machine, catalog=catalog, timeout=timeout)

@@ -68,7 +68,11 @@ def test_empty_path_disables_log_symlinks() -> None:
         (["--log-level", "loud"], "--log-level"),
         (["--log-format", "xml"], "--log-format"),
         (["--metrics-address", "localhost"], "--metrics-address"),
+        (["--metrics-address", "9464"], "--metrics-address"),
+        (["--metrics-address", "127.0.0.1:65536"], "--metrics-address"),
         (["--probes-address", "localhost"], "--probes-address"),
+        (["--opt-in-namespace", "team-a,team-b"], "--opt-in-namespace"),
+        (["--opt-in-namespace", "Team"], "--opt-in-namespace"),
         (["--nvml-poll-interval", "0"], "--nvml-poll-interval"),
         (["--device-release-timeout", "31"], "--device-release-timeout"),
         (["--device-release-timeout", "nan"], "--device-release-timeout"),
@@ -91,6 +95,50 @@ def test_unknown_setting_in_file_is_refused(tmp_path: Path) -> None:
     _, result = run("--config", str(tmp_path / "a.yaml"))
     assert result.exit_code == 2
     assert "node_nmae" in result.output
+
+
+@pytest.mark.parametrize(
+    ("line", "needed"),
+    [
+        ("opt-in-namespaces: team", "write a list"),
+        ("opt-in-namespaces: {team: true}", "write a list"),
+        ("opt-in-namespaces: [[team]]", "write a list"),
+        ("hub:", "write a list"),
+        ("state-dir: [/a]", "write one value"),
+        ("dry-run: [true]", "write one value"),
+        ("node-name: {a: b}", "write one value"),
+        ("node-name:", "leave it out"),
+        ("storm-restarts: 1.9", "write a whole number"),
+        ("nvml-poll-interval: .nan", "not a duration"),
+        ("nvml-poll-interval: .inf", "not a duration"),
+        ("shutdown-timeout: -1", "not a duration"),
+    ],
+)
+def test_value_of_another_form_in_the_file_is_refused(line: str, needed: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(f"{line}\n")
+    _, result = run("--config", str(tmp_path / "a.yaml"))
+    assert result.exit_code == 2
+    assert needed in result.output
+    assert line.partition(":")[0] in result.output
+
+
+def test_optional_setting_without_a_value_in_the_file_is_off(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("pod-log-symlinks:\n")
+    assert given("--config", str(tmp_path / "a.yaml")).pod_log_symlinks is None
+
+
+def test_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_bytes(b"\xff\xfe")
+    _, result = run("--config", str(tmp_path / "a.yaml"))
+    assert result.exit_code == 2
+    assert "cannot read" in result.output
+
+
+def test_namespaces_in_the_variable_are_separated_by_spaces() -> None:
+    assert given(env={"KUBEMEND_OPT_IN_NAMESPACES": "team-a team-b"}).opt_in_namespaces == ("team-a", "team-b")
+    settings, result = run(env={"KUBEMEND_OPT_IN_NAMESPACES": "team-a, team-b"})
+    assert settings is None
+    assert "separate them by spaces" in result.output
 
 
 def test_ipv6_address_is_accepted() -> None:

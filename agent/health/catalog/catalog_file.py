@@ -50,6 +50,18 @@ def builtin() -> Catalog:
     return parse(Path(__file__).with_name("catalog.yaml").read_text("utf-8"))
 
 
+def load(overrides: Path | None) -> Catalog:
+    """Return the built-in catalog with the operator's file of changes (None: without). Raises CatalogError."""
+    if overrides is None:
+        return builtin()
+    try:
+        return merged(builtin(), overrides.read_text("utf-8"))
+    except OSError as error:
+        raise CatalogError(f"cannot read the catalog file {overrides}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise CatalogError(f"the catalog file {overrides} is not UTF-8: {error}") from error
+
+
 def parse(text: str) -> Catalog:
     """Parse a whole catalog. Raises CatalogError."""
     top = _read_top(text)

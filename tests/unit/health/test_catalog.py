@@ -1,5 +1,7 @@
 """The catalog is complete and consistent, and inconsistencies are errors."""
 
+from pathlib import Path
+
 import pytest
 
 from hack import catalog_doc
@@ -285,3 +287,15 @@ def test_override_of_unknown_code_must_be_complete(catalog: Catalog) -> None:
 
 def test_catalog_page_is_current() -> None:
     assert catalog_doc.PAGE.read_text("utf-8") == catalog_doc.render(catalog_file.builtin())
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(b"\xff\xfe", "not UTF-8"), (b"schema: 2\n", "schema is 2"), (None, "No such file or directory")],
+)
+def test_file_of_changes_that_cannot_be_used_is_refused(content: bytes | None, problem: str, tmp_path: Path) -> None:
+    file = tmp_path / "changes.yaml"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(catalog_file.CatalogError, match=problem):
+        catalog_file.load(file)
