@@ -78,13 +78,13 @@ class Hangs:
             self._metrics.heartbeat_age.remove(*labels)
 
     def refused(self, pod: PodRef, reason: str) -> None:
-        """Publish on a pod that its heartbeat is not watched. An empty ``reason`` withdraws that."""
-        log.warning("heartbeat.refused", pod=str(pod), reason=reason)
+        """Publish on a pod that its annotations are invalid. An empty ``reason`` withdraws that."""
+        log.warning("annotations.refused", pod=str(pod), reason=reason)
         condition = Condition(
             conditions.IN_PLACE_RESTART,
             ConditionStatus.FALSE,
             Reason.BAD_ANNOTATION.value,
-            f"heartbeat not watched: {reason}",
+            f"nothing is restarted or watched: {reason}",
         )
         if not reason:
             condition = Condition(conditions.IN_PLACE_RESTART, ConditionStatus.UNKNOWN, "NoRestart")

@@ -41,7 +41,7 @@ class Listener(Protocol):
         """Seconds since the file was last touched; None while that is unknown."""
 
     def refused(self, pod: PodRef, reason: str) -> None:
-        """A pod's heartbeat annotations are invalid; ``reason`` is empty when they no longer are."""
+        """A pod's annotations are invalid; ``reason`` is empty when they no longer are."""
 
 
 class Polls(Protocol):
@@ -163,7 +163,7 @@ class HeartbeatSource:
         requested: dict[PodUid, options.Options] = {}
         for uid, pod in pods.items():
             with contained.within(contained.Part.HEARTBEAT, pod.ref):
-                if (found := self._options(pod)) is not None:
+                if (found := self._options(pod)) is not None and found.heartbeat is not None:
                     requested[uid] = found
         self._requesting = frozenset(requested)
         for view in self._events.containers():
@@ -176,9 +176,13 @@ class HeartbeatSource:
                 yield view, chosen.heartbeat
 
     def _options(self, pod: PodView) -> options.Options | None:
-        """Return a pod's options; None when it requests no heartbeat, or its annotations are invalid."""
+        """Return a pod's options; None if its annotations are invalid.
+
+        That is reported at once, whatever annotation it is: the pod's author should not learn of it from a fault that
+        is not handled. A pod that is too large to be kept has no containers here, and unknown annotations.
+        """
         found, reason = None, ""
-        if {options.HEARTBEAT_FILE, options.HEARTBEAT_TIMEOUT} & pod.annotations.keys():
+        if pod.containers:
             try:
                 found = options.parse(pod.annotations)
             except options.BadAnnotationError as error:

@@ -182,7 +182,8 @@ def _wordy(pod: dict[str, Any]) -> None:
 
 
 def _is_refused(seen: Seen) -> bool:
-    return bool(seen.condition("InPlaceRestart").get("reason") == "BadAnnotation")
+    condition = seen.condition("InPlaceRestart")  # before the fault it has this reason, too
+    return condition.get("reason") == "BadAnnotation" and " not restarted for " in condition["message"]
 
 
 def _is_not_copied(seen: Seen) -> bool:

@@ -174,11 +174,11 @@ async def test_heartbeat_age_is_shown_while_known(node: Node) -> None:
     assert node.metric("kubemend_heartbeat_age_seconds", **labels) is None
 
 
-async def test_heartbeat_not_watched_is_published_on_pod(node: Node) -> None:
+async def test_invalid_annotation_is_published_on_pod(node: Node) -> None:
     node.hangs.refused(builders.POD, "annotation x is missing")
     said = node.said.said[builders.POD, conditions.IN_PLACE_RESTART]
     assert (said.status, said.reason) == (ConditionStatus.FALSE, "BadAnnotation")
-    assert said.message == "heartbeat not watched: annotation x is missing"
+    assert said.message == "nothing is restarted or watched: annotation x is missing"
     node.hangs.refused(builders.POD, "")
     assert node.said.said[builders.POD, conditions.IN_PLACE_RESTART].status is ConditionStatus.UNKNOWN
 

@@ -27,7 +27,7 @@ from kubemend.agent.model.workloads import (
     PodView,
 )
 from kubemend.agent.restart import members, options
-from kubemend.agent.sources import heartbeat_watch
+from kubemend.agent.sources import heartbeat_watch, pod_objects
 from kubemend.agent.sources.heartbeats import HeartbeatSource
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common.components import ComponentState, ComponentStatus
@@ -423,6 +423,33 @@ async def test_invalid_annotation_is_reported_and_cleared(env: Env) -> None:
         assert env.recorded.refusals.empty()
         await env.pods.put(pod)
         assert await env.recorded.refusals.get() == (builders.POD, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "hint"),
+    [
+        ("restart", "inplace", "the only value is 'InPlace'"),
+        ("grace-period", "10 s", "write seconds"),
+        ("max-restarts", "many", "write a whole number"),
+    ],
+)
+async def test_any_invalid_annotation_is_reported_before_a_fault(env: Env, name: str, value: str, hint: str) -> None:
+    env.begin()
+    annotations = {"kubemend.io/restart": "InPlace", f"kubemend.io/{name}": value}
+    await env.pods.put(replace(builders.pod(), annotations=annotations))
+    async with asyncio.timeout(PATIENCE):
+        pod, reason = await env.recorded.refusals.get()
+    assert pod == builders.POD
+    assert f"annotation kubemend.io/{name}" in reason
+    assert hint in reason
+
+
+async def test_annotations_of_a_pod_that_is_not_kept_are_not_reported(env: Env) -> None:
+    env.begin()
+    await env.pods.put(pod_objects.bare(builders.pod()))
+    await env.pods.put(replace(builders.pod(), annotations={"kubemend.io/restart": "on"}))
+    async with asyncio.timeout(PATIENCE):
+        assert "'on'" in (await env.recorded.refusals.get())[1]
 
 
 async def test_node_with_hidden_cgroups_is_reported_with_hint(env: Env) -> None:
