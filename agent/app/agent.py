@@ -13,6 +13,7 @@ from kubemend.agent.app.control import ControlServer
 from kubemend.agent.app.device_routes import DeviceRoutes
 from kubemend.agent.app.device_sources import DeviceSources
 from kubemend.agent.app.node_services import NodeServices, Resources
+from kubemend.agent.app.persisted_state import StateCheck
 from kubemend.agent.app.runtime_services import RuntimeServices
 from kubemend.agent.clients.journal.store import FILE, JournalError, Store
 from kubemend.agent.clients.podresources.client import AllocationCache, PodResourcesClient
@@ -84,6 +85,7 @@ async def _run_services(shared: Resources, *, stop: asyncio.Event) -> None:
     settings = shared.settings
     node = await NodeServices.of(shared)
     runtime = RuntimeServices(shared, node)
+    state = StateCheck(shared.store, report=shared.parts.reporter("state-directory"))
     async with (  # only now: all components must be registered before /readyz is served
         web.serving(metrics=settings.listen(), probes=settings.probes(), parts=shared.parts, registry=shared.registry),
         ControlServer(
@@ -93,7 +95,8 @@ async def _run_services(shared: Resources, *, stop: asyncio.Event) -> None:
         ) as control,
         asyncio.TaskGroup() as tasks,
     ):
-        for name, work in {**node.tasks(), "container-runtime": runtime.run(), "control": control.run()}.items():
+        eternal = {"container-runtime": runtime.run(), "control": control.run(), "state-directory": state.run()}
+        for name, work in {**node.tasks(), **eternal}.items():
             aio.spawn_eternal(tasks, work, name=name)
         _keep_what_is_loaded()
         log.info("agent.started", node=settings.node_name, catalog=shared.catalog.version, boot_id=shared.boot_id)

@@ -3,6 +3,7 @@
 A write that fails is logged and the agent continues: its state in memory remains valid.
 """
 
+import asyncio
 import json
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from kubemend.agent.clients.journal.store import JournalError, Store
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.sources.kernel_log import Cursor
 from kubemend.common import aio
+from kubemend.common.components import ComponentState, ComponentStatus
 
 log = structlog.get_logger(__name__)
 
@@ -24,6 +26,42 @@ EXITS_HANDLED: Final = "exits-handled"
 """Containers of gangs whose exit has been answered (``agent.ports.StoredIds``)."""
 _CURSOR: Final = "kernel-log-cursor"
 _FIRST_START: Final = "first-start"
+_CHECKED: Final = "checked"
+
+
+class StateCheck:
+    """Write to the state file periodically, and report whether that works.
+
+    Without a journal nothing is restarted. An agent whose disk is read-only, full or hangs must not count as ready
+    until the first fault shows it.
+    """
+
+    def __init__(
+        self, store: Store, *, report: Callable[[ComponentStatus], None], period: float = 30.0, deadline: float = 10.0
+    ) -> None:
+        """``period`` and ``deadline`` (of one write) are in seconds."""
+        self._store = store
+        self._report = report
+        self._period = period
+        self._deadline = deadline
+
+    async def run(self) -> None:
+        """Check indefinitely."""
+        async for _ in aio.ticks(period=self._period):
+            self._report(await self.check())
+
+    async def check(self) -> ComponentStatus:
+        """Write once, and return the result."""
+        try:
+            async with asyncio.timeout(self._deadline):
+                await self._store.save(_CHECKED, f"{time.time():.0f}")
+        except JournalError as error:
+            what, _, hint = str(error).partition("; ")
+            return ComponentStatus(ComponentState.DEGRADED, what, hint)
+        except TimeoutError:
+            what = f"a write to the state file has not ended within {self._deadline:g} s"
+            return ComponentStatus(ComponentState.DEGRADED, what, "check the disk with --state-dir; use a local one")
+        return ComponentStatus(ComponentState.READY)
 
 
 class SourceState:

@@ -1,10 +1,14 @@
 """What an agent leaves to the next one: it outlives the agent, and is written only when it changes."""
 
+import asyncio
+import sqlite3
+
 import pytest
 
-from kubemend.agent.app.persisted_state import BEATING, EXITS_HANDLED, SourceState, StoredIds, watched_since
+from kubemend.agent.app.persisted_state import BEATING, EXITS_HANDLED, SourceState, StateCheck, StoredIds, watched_since
 from kubemend.agent.clients.journal.store import JournalError, Store
 from kubemend.agent.model.workloads import ContainerId
+from kubemend.common.components import ComponentState, ComponentStatus
 
 
 async def test_saved_text_is_loaded_by_next_agent(store: Store) -> None:
@@ -75,3 +79,32 @@ async def test_unreadable_time_of_the_first_agent_counts_as_now(store: Store, te
     now = await watched_since(store, boot_id="b")
     assert now > 0
     assert await watched_since(store, boot_id="b") == now
+
+
+async def test_state_file_that_cannot_be_written_is_reported_until_it_can(store: Store) -> None:
+    reported = asyncio.Queue[ComponentStatus]()
+    check = StateCheck(store, report=reported.put_nowait, period=0.01)
+    running = asyncio.create_task(check.run())
+    async with asyncio.timeout(60):
+        assert (await reported.get()).state is ComponentState.READY
+        store._connection.execute("PRAGMA query_only = ON")  # as on a file system that is read-only
+        while (status := await reported.get()).state is ComponentState.READY:
+            pass
+        assert status.state is ComponentState.DEGRADED
+        assert str(store._path) in status.message
+        assert "free disk space" in status.hint
+        store._connection.execute("PRAGMA query_only = OFF")
+        while (await reported.get()).state is not ComponentState.READY:
+            pass
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_disk_that_hangs_is_reported_and_the_next_write_waits_for_it(store: Store) -> None:
+    with sqlite3.connect(store._path, isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")  # every write waits for the end of this one
+        status = await StateCheck(store, report=lambda _: None, deadline=0.05).check()
+        assert status.state is ComponentState.DEGRADED
+        assert "not ended within 0.05 s" in status.message
+        other.execute("ROLLBACK")
+        assert (await StateCheck(store, report=lambda _: None, deadline=60.0).check()).state is ComponentState.READY
