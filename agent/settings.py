@@ -174,3 +174,4 @@ def _check(settings: Settings) -> None:
 _OPTIONS = common_settings.Options(Settings, owner="the agent", check=_check)
 options = _OPTIONS.all
 some_options = _OPTIONS.some
+report_unknown_variables = _OPTIONS.report_unknown_variables

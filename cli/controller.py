@@ -31,6 +31,7 @@ def controller(settings: Settings) -> None:
         from kubemend.controller.app import controller as app
 
     logs.configure(level=settings.log_level, log_format=settings.log_format)  # type: ignore[arg-type]
+    settings_module.report_unknown_variables()
     try:
         asyncio.run(app.run(settings))
     except ListenError as error:

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import os
 import re
 import types
 import typing
@@ -11,9 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+import structlog
 import yaml
 
 from kubemend.common import durations
+
+log = structlog.get_logger(__name__)
 
 ENV_PREFIX: Final = "KUBEMEND_"
 
@@ -104,6 +108,12 @@ class Options:
             )(decorated)
 
         return decorate
+
+    def report_unknown_variables(self, environ: Mapping[str, str] = os.environ) -> None:
+        """Log the variables that look like settings and are none: a misspelled one would have no effect, silently."""
+        known = {ENV_PREFIX + name.upper() for name in ("config", *(item.name for item in fields(self._kind)))}
+        if unknown := sorted(name for name in environ if name.startswith(ENV_PREFIX) and name not in known):
+            log.warning("settings.unknown_variables", names=unknown, hint="they are ignored; see --help")
 
     def _option(self, item: "Field[Any]") -> Decorator:
         kind = typing.get_type_hints(self._kind)[item.name]

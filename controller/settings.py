@@ -247,3 +247,4 @@ def _durations(settings: Settings) -> dict[str, float]:
 _OPTIONS = common_settings.Options(Settings, owner="the controller", check=_check)
 options = _OPTIONS.all
 some_options = _OPTIONS.some
+report_unknown_variables = _OPTIONS.report_unknown_variables

@@ -35,6 +35,7 @@ def agent(settings: Settings) -> None:
     from kubemend.common.web import ListenError
 
     logs.configure(level=settings.log_level, log_format=settings.log_format)  # type: ignore[arg-type]
+    settings_module.report_unknown_variables()
     try:
         asyncio.run(app.run(settings))
     except (JournalError, ListenError, CatalogError) as error:

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner, Result
+from structlog.testing import capture_logs
 
 from kubemend.agent import settings as settings_module
 from kubemend.agent.settings import Settings
@@ -139,6 +140,19 @@ def test_namespaces_in_the_variable_are_separated_by_spaces() -> None:
     settings, result = run(env={"KUBEMEND_OPT_IN_NAMESPACES": "team-a, team-b"})
     assert settings is None
     assert "separate them by spaces" in result.output
+
+
+def test_variable_that_is_no_setting_is_logged() -> None:
+    environ = {
+        "KUBEMEND_OPT_IN_NAMESPACE": "team",
+        "KUBEMEND_DRY_RUN": "true",
+        "KUBEMEND_CONFIG": "/f",
+        "NODE_NAME": "n",
+    }
+    with capture_logs() as logged:
+        settings_module.report_unknown_variables(environ)
+    (entry,) = logged
+    assert (entry["event"], entry["names"]) == ("settings.unknown_variables", ["KUBEMEND_OPT_IN_NAMESPACE"])
 
 
 def test_ipv6_address_is_accepted() -> None:
