@@ -151,9 +151,12 @@ class EventReporter:
         return max(series.not_before, self._allowances.next_at(series.event_message.about))
 
     def _drop_stale(self, *, now: float) -> None:
-        for series in self._series.values():
-            if series.unrecorded and now - series.since > self._limits.keep:
-                self._finish(series, Outcome.DROPPED)
+        unrecorded = [series for series in self._series.values() if series.unrecorded]
+        stale = [series for series in unrecorded if now - series.since > self._limits.keep]
+        for series in stale:
+            self._finish(series, Outcome.DROPPED)
+        if stale and len(stale) == len(unrecorded):  # an earlier refusal says nothing about the next message
+            self._report(ComponentStatus(ComponentState.IDLE, "no events to record"))
 
     async def _attempt(self, series: _Series) -> bool:
         """Record its present state; return False if that must be tried again."""

@@ -118,14 +118,19 @@ class EventRecorder:
         """
         self._report(ComponentStatus(ComponentState.IDLE, "nothing has happened yet"))
         failed: dict[str, float] = {}  # when the last write to a collection failed (loop time)
+        dropped = False  # whether the last Event was too old
         while True:
             while not self._entries:
+                if dropped:  # an earlier error says nothing about the next Event
+                    self._report(ComponentStatus(ComponentState.IDLE, "no Events to record"))
+                    dropped = False
                 self._queued.clear()
                 await self._queued.wait()
             entry = min(self._entries, key=lambda each: failed.get(each.path, 0.0))
             handled = True
             with contained.within(contained.Part.EVENT, entry.body.get("reason")):
-                handled = self._clock() - entry.at > self._keep or await self._record(entry)
+                dropped = self._clock() - entry.at > self._keep
+                handled = dropped or await self._record(entry)
             if handled:
                 failed.pop(entry.path, None)
                 with contextlib.suppress(ValueError):  # it was dropped to make room

@@ -260,6 +260,8 @@ class StatusWriter:
         self._end_writing(entry.namespace)
         if not self._pending:
             self._all_written.set()
+            if not entry.is_written:  # given up: its error says nothing about the next object
+                self._report(ComponentStatus(ComponentState.IDLE, "nothing to write"))
 
     def _disown(self, entry: _Pending) -> None:
         """Forget an object that has ended, unless another one of its name has begun since."""

@@ -120,6 +120,16 @@ async def test_old_event_is_not_recorded(tenant: Tenant) -> None:
             await env.until_reported("b")
 
 
+async def test_error_does_not_outlast_the_last_event(tenant: Tenant) -> None:
+    async with running(tenant) as env:
+        env.faults.fail_next(10_000, status=500, method="POST", path="/events")
+        async with started(env.recorder):
+            env.record("a")
+            await eventually.true(lambda: ComponentState.DEGRADED in {each.state for each in env.reports})
+            env.now += 61.0
+            await eventually.true(lambda: env.reports[-1].state is ComponentState.IDLE)
+
+
 async def test_the_oldest_make_room(tenant: Tenant) -> None:
     async with running(tenant, waiting=2) as env:
         for name in ("a", "b", "c"):

@@ -244,6 +244,16 @@ async def test_missing_permission_is_reported_once_with_the_needed_rule(env: Env
     ]
 
 
+async def test_refusal_does_not_outlast_the_message(tenant: Tenant) -> None:
+    """The permission may exist by then, and the next message may come in a month: the agent would not be ready."""
+    async with running(tenant, limits=Limits(keep=0.2)) as env:
+        env.server.fail_next(10_000, status=403, method="POST")
+        env.reporter.record(event_message())
+        await env.until_part_is(ComponentState.DEGRADED)
+        assert (await env.until_part_is(ComponentState.IDLE)).message == "no events to record"
+        assert env.dealt_with == {Outcome.DROPPED: 1}
+
+
 async def test_refusal_in_one_namespace_does_not_delay_others(env: Env) -> None:
     env.server.fail_next(10_000, status=403, method="POST", path="/namespaces/kube-system/")
     env.reporter.record(event_message(about=env.pod(namespace="kube-system")))
