@@ -87,17 +87,8 @@ def current_namespace(kubeconfig: Path | None, *, environ: Mapping[str, str] = o
     try:
         if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in environ:
             return _SERVICE_ACCOUNT.read_text().strip()
-        path = kubeconfig or config.default_kubeconfig(environ)
-        return _of_current_context(yaml.safe_load(path.read_bytes())) or "default"
+        files = [kubeconfig] if kubeconfig is not None else config.default_kubeconfigs(environ)
+        _, context = config.current_context(files)
+        return str(context.get("namespace") or "default")
     except (errors.NotConfiguredError, OSError, yaml.YAMLError, UnicodeDecodeError):
         return "default"  # connecting meets the same error and reports it
-
-
-def _of_current_context(kubeconfig: object) -> str:
-    match kubeconfig:
-        case {"current-context": current, "contexts": [*contexts]}:
-            for each in contexts:
-                match each:
-                    case {"name": name, "context": {"namespace": str(namespace)}} if name == current:
-                        return namespace
-    return ""

@@ -7,9 +7,11 @@ The rules are client-go's: an explicit kubeconfig, else the service account of t
 import asyncio
 import contextlib
 import ipaddress
+import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -33,15 +35,18 @@ async def load(*, kubeconfig: Path | None, environ: Mapping[str, str] = os.envir
             if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in environ:
                 loaders.load_incluster_config(client_configuration=configuration)
             else:
-                path = kubeconfig or default_kubeconfig(environ)
-                source = f"kubeconfig {path}"
-                await _load_file(path, configuration)
+                files = [kubeconfig] if kubeconfig is not None else default_kubeconfigs(environ)
+                source = f"kubeconfig {_joined(files)}"
+                await _load_files(files, configuration)
         if urlsplit(configuration.host).scheme not in ("http", "https"):
             raise _refused(source, f"server {configuration.host!r} is not a URL")
         return _session(configuration)
     except TimeoutError as error:
         raise _refused(source, f"its credential plugin did not answer within {LOAD_TIMEOUT:.0f} s") from error
-    except (loaders.ConfigException, OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+    except (
+        *(loaders.ConfigException, OSError, yaml.YAMLError),
+        *(ValueError, KeyError, TypeError, AttributeError),  # of a file in another form
+    ) as error:
         raise _refused(source, " ".join(str(error).split())) from error
 
 
@@ -54,18 +59,33 @@ async def credentials(configuration: library.Configuration) -> dict[str, str]:
     return {each["key"]: each["value"] for each in settings.values() if each["value"]}
 
 
-def default_kubeconfig(environ: Mapping[str, str]) -> Path:
-    """Return the kubeconfig that ``kubectl`` would read first. Raises NotConfiguredError without one."""
+def default_kubeconfigs(environ: Mapping[str, str]) -> Sequence[Path]:
+    """Return the kubeconfigs that ``kubectl`` would read, in order. Raises NotConfiguredError if there is none."""
     candidates = [Path(item) for item in environ.get("KUBECONFIG", "").split(os.pathsep) if item]
     if not candidates and "HOME" in environ:
         candidates.append(Path(environ["HOME"]) / ".kube" / "config")
-    for path in candidates:
-        if path.is_file():
-            return path
+    if found := [path for path in candidates if path.is_file()]:
+        return found
     raise errors.NotConfiguredError(
         "cannot find the API server: not in a pod, and no kubeconfig",
         hint="run in a pod with a service account, or name a kubeconfig",
     )
+
+
+def current_context(files: Sequence[Path]) -> tuple[str, Mapping[str, Any]]:
+    """Return name and content of the context that ``kubectl`` would use: of all files the first that has each.
+
+    Raises OSError, yaml.YAMLError or UnicodeDecodeError. A context that is not found is empty.
+    """
+    documents = [yaml.safe_load(path.read_text("utf-8")) for path in files]
+    mappings = [each for each in documents if isinstance(each, dict)]
+    current = next((str(each["current-context"]) for each in mappings if each.get("current-context")), "")
+    lists = [each["contexts"] for each in mappings if isinstance(each.get("contexts"), list)]
+    for entry in itertools.chain.from_iterable(lists):
+        match entry:
+            case {"name": name, "context": dict(context)} if name == current:
+                return current, context
+    return current, {}
 
 
 def is_loopback(host: str) -> bool:
@@ -79,10 +99,16 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-async def _load_file(path: Path, configuration: library.Configuration) -> None:
-    with path.open("rb"):  # the loader treats a missing file as an empty one
-        pass
-    await loaders.load_kube_config(config_file=str(path), client_configuration=configuration, persist_config=False)
+async def _load_files(files: Sequence[Path], configuration: library.Configuration) -> None:
+    """Load all files as one. The loader merges them, but would take the current context of the last one."""
+    context, _ = current_context(files)  # the loader treats a missing file as an empty one
+    await loaders.load_kube_config(
+        config_file=_joined(files), context=context or None, client_configuration=configuration, persist_config=False
+    )
+
+
+def _joined(files: Sequence[Path]) -> str:
+    return os.pathsep.join(map(str, files))
 
 
 def _session(configuration: library.Configuration) -> library.RESTClientObject:

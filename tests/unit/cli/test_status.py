@@ -149,6 +149,7 @@ def test_namespace_and_all_namespaces_exclude_each_other() -> None:
         ),
         ("current-context: b\ncontexts:\n- {name: b, context: {cluster: c}}", "default"),
         ("current-context: b\ncontexts: []", "default"),
+        ("current-context: b\ncontexts: 5", "default"),
         ("[]", "default"),
         ("not: [yaml", "default"),
         ("\x00", "default"),

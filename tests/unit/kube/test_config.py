@@ -62,7 +62,7 @@ async def test_kubeconfig_may_appear_late(control_plane: ControlPlane, tmp_path:
             assert (await api.get("/version"))["major"] == "1"
 
 
-@pytest.mark.parametrize("text", ["", "{}", "not: [yaml", "[]", "current-context: x\ncontexts: []\n", "\x00"])
+@pytest.mark.parametrize("text", ["", "{}", "not: [yaml", "[]", "text", "current-context: x\ncontexts: []\n", "\x00"])
 async def test_broken_kubeconfig_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text(text)
@@ -125,12 +125,45 @@ async def test_rotating_token_is_read_again_and_its_loss_reported(tmp_path: Path
         await config.credentials(configuration)
 
 
+def context(cluster: str, *, namespace: str = "") -> str:
+    """Return the lists of a kubeconfig with one context."""
+    return (
+        f"clusters: [{{name: {cluster}, cluster: {{server: 'http://127.0.0.1:1/{cluster}'}}}}]\n"
+        f"users: [{{name: {cluster}, user: {{token: t}}}}]\n"
+        f"contexts: [{{name: {cluster}, context: {{cluster: {cluster}, user: {cluster}, namespace: '{namespace}'}}}}]\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "cluster"),
+    [
+        ("current-context: b\n" + context("a"), context("b"), "b"),
+        ("current-context: a\n" + context("a"), "current-context: b\n" + context("b"), "a"),
+        (context("a"), "current-context: b\n" + context("b"), "b"),
+        ("", "current-context: b\n" + context("b"), "b"),
+    ],
+)
+async def test_several_kubeconfigs_are_one_as_for_kubectl(
+    tmp_path: Path, first: str, second: str, cluster: str
+) -> None:
+    files = [tmp_path / "first", tmp_path / "second"]
+    for file, text in zip(files, (first, second), strict=True):
+        file.write_text(text or "{}\n")
+    session = await config.load(kubeconfig=None, environ={"KUBECONFIG": ":".join(map(str, files))})
+    await session.close()
+    name, found = config.current_context(files)
+    assert (name, found["cluster"]) == (cluster, cluster)
+    configuration = library.Configuration()
+    await config._load_files(files, configuration)
+    assert configuration.host == f"http://127.0.0.1:1/{cluster}"
+
+
 def test_kubeconfig_is_found_as_kubectl_finds_it(tmp_path: Path) -> None:
     path = tmp_path / ".kube" / "config"
     with pytest.raises(errors.NotConfiguredError, match="not in a pod, and no kubeconfig"):
-        config.default_kubeconfig({"HOME": str(tmp_path)})
+        config.default_kubeconfigs({"HOME": str(tmp_path)})
     path.parent.mkdir()
     path.touch()
-    assert config.default_kubeconfig({"HOME": str(tmp_path)}) == path
+    assert config.default_kubeconfigs({"HOME": str(tmp_path)}) == [path]
     with pytest.raises(errors.NotConfiguredError):
-        config.default_kubeconfig({"HOME": str(tmp_path), "KUBECONFIG": str(tmp_path / "other")})
+        config.default_kubeconfigs({"HOME": str(tmp_path), "KUBECONFIG": str(tmp_path / "other")})
