@@ -38,6 +38,7 @@ class PlanRunner:
         self._devices = DeviceWaits(ops)
         self._failures = 0
         self._done: Counter[steps.Step] = Counter()
+        self._keeps: set[ContainerId] = set()  # successors that had their files before they could start
         self._deaths = Deaths(
             runtime=ops.tools.runtime,
             processes=ops.tools.processes,
@@ -192,10 +193,17 @@ class PlanRunner:
         return True
 
     async def _delay_starts(self, todo: Sequence[steps.Step]) -> Sequence[steps.Step]:
-        """Return the steps, or a wait in their place while an old process is on the devices that they need."""
+        """Return the steps, or a wait in their place while an old process is on the devices that they need.
+
+        Files to keep do not wait: once a minute, kubelet removes all but the newest of a name's containers that do not
+        run (``enforceMaxContainersPerEvictUnit`` in kuberuntime_gc.go, 1.36).
+        """
         starts = [step for step in todo if step.kind is steps.StepKind.START]
         if not starts or starts[0].reason is steps.StepReason.ON_STANDBY or await self._devices.is_open():
             return todo
+        for successor in {step.container for step in starts if step.container is not None} - self._keeps:
+            self._keeps.add(successor)
+            await self._ops.keep(successor)
         return (steps.Step(steps.StepKind.WAIT, steps.StepReason.OLD_ON_DEVICE, starts[0].container, starts[0].name),)
 
     def _report_death(self, todo: Sequence[steps.Step]) -> None:
@@ -225,13 +233,8 @@ class PlanRunner:
         else:
             self._state.add_phase_time(_phase(todo[0]), since=begun)
         for step in todo:
-            log.debug(
-                "restart.step",
-                restart=self._ops.intent.id,
-                step=step.kind.value,
-                reason=step.reason.value,
-                name=step.name,
-            )
+            about = {"step": step.kind.value, "reason": step.reason.value, "name": step.name}
+            log.debug("restart.step", restart=self._ops.intent.id, **about)
         return [(step, error) for step, error in zip(todo, results, strict=True) if error is not None]
 
     async def _try(self, step: steps.Step, changes: "asyncio.Queue[ContainerEvent]") -> cri_errors.CriError | None:

@@ -135,11 +135,15 @@ class RuntimeOps:
 
         No old container may run any more, and this one not yet.
         """
+        await self.keep(container_id)
+        await self._clean(container_id)
+
+    async def keep(self, container_id: ContainerId) -> None:
+        """Move the files to keep. No old container may run any more, and this one not yet."""
         if (keeping := self._kept_of(container_id)) is not None:
             begun = asyncio.get_running_loop().time()
             await keeping.before_start(container_id)
             self.state.add_phase_time(_KEEP_PHASE, since=begun)
-        await self._clean(container_id)
 
     async def prepare_release(self, container_id: ContainerId, *, held: int | None) -> None:
         """Do the same for a container that was started next to the old one.

@@ -2,6 +2,7 @@
 
 import asyncio
 import stat
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ import grpc
 import pytest
 
 from kubemend.agent.actuator import device_waits
+from kubemend.agent.actuator.context import StartPreparation
 from kubemend.agent.actuator.device_processes import NoDriver, NoProcesses
 from kubemend.agent.actuator.device_release import ReleaseGates
 from kubemend.agent.actuator.hold.hold_set import HoldSet, OldDead
+from kubemend.agent.actuator.layer_keeping import LayerKeeper, LayerKeeping
+from kubemend.agent.actuator.layer_moves import KEPT
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.clients.cri.events import EventKind
 from kubemend.agent.model.outcomes import Result
@@ -25,7 +29,7 @@ from kubemend.agent.model.workloads import (
     SleepHook,
     UnsupportedHook,
 )
-from kubemend.agent.restart import intents, overlap, steps, swap
+from kubemend.agent.restart import intents, keep, overlap, steps, swap
 from kubemend.agent.restart.successor_spec import PreStopHook, SuccessorSpec
 from kubemend.common import contained
 from kubemend.common.pb.runtime.v1 import api_pb2
@@ -970,6 +974,42 @@ class ShutGates(ReleaseGates):
         self.reached.set()
         await asyncio.sleep(0)
         return self.open
+
+
+class Keeper(LayerKeeper):
+    """Move paths to the successor, and record when."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moved = asyncio.Event()
+
+    async def move(
+        self, old: ContainerId, new: ContainerId, paths: Sequence[str], *, held: int | None = None
+    ) -> dict[str, str]:
+        assert held is None
+        self.moved.set()
+        return dict.fromkeys(paths, KEPT)
+
+
+@pytest.mark.parametrize("order", [intents.SwapOrder.STOP_FIRST, intents.SwapOrder.CREATE_FIRST])
+async def test_kept_paths_do_not_wait_for_the_devices(cri_env: CriEnv, order: intents.SwapOrder) -> None:
+    """Once a minute, kubelet removes all but the newest of a name's containers that do not run."""
+    intent, gates, keeper = cri_env.intent(order=order), ShutGates(), Keeper()
+    keeping = LayerKeeping(keeper, keep.Request("trainer", ("/a",), intent.old, ()))
+    actuator = SwapActuator(replace(cri_env.tools(), gates=gates, standbys=None))
+    work = asyncio.create_task(
+        actuator.carry_out(
+            intent,
+            successor_spec=await cri_env.successor_spec(intent),
+            preparation=StartPreparation(kept={"trainer": keeping}),
+        )
+    )
+    async with asyncio.timeout(60.0):
+        await keeper.moved.wait()
+        assert "StartContainer" not in changes(cri_env)
+        gates.open = True
+        assert (await work).result is Result.SWAPPED
+    assert keeping.note == "trainer keeps /a"
 
 
 class SlowGates(ReleaseGates):
