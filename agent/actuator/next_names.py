@@ -6,13 +6,15 @@ in CREATED at the same time, kubelet takes the successor for one that it must st
 plus one, and the runtime gives a name to one container only: so that name is reserved (``agent.restart.reservations``)
 until kubelet has shown the successor running, or the restart is over.
 
-Nothing depends on a reservation: without it, kubelet's container is resolved as usual. Those of a dead agent are
-adopted or released by the next one.
+Nothing depends on a reservation: without it, kubelet's container is resolved as usual. Kubelet's garbage collector
+removes it within a minute, also one whose successor waits for its devices. Those of a dead agent are adopted or
+released by the next one.
 """
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import structlog
 
@@ -24,6 +26,9 @@ from kubemend.agent.restart import clone, intents, reservations
 from kubemend.common.pb.runtime.v1 import api_pb2
 
 log = structlog.get_logger(__name__)
+
+_CHECK_SECONDS: Final = 1.0
+"""Seconds after which a reservation may have been removed, and is looked for."""
 
 _REFUSED = (errors.NameReserved, errors.NotFound, errors.CallFailed, errors.Unsupported, errors.PermissionDenied)
 """Errors after which there is no container. After another one it may exist, and only its answer may be lost."""
@@ -49,13 +54,17 @@ class NameAhead:
 
 @dataclass(frozen=True, slots=True)
 class _Reservation:
-    """The reservation of a name, for a restart; ``container`` is None if the answer to its creation was lost."""
+    """The reservation of a name, for a restart; ``container`` is None if the answer to its creation was lost.
+
+    ``seen_at`` is when it was last known to exist, by the loop's clock.
+    """
 
     restart_id: str
     sandbox_id: SandboxId
     name: str
     attempt: int
     container: ContainerId | None
+    seen_at: float = field(default_factory=lambda: asyncio.get_running_loop().time())
 
 
 class NextNames:
@@ -116,6 +125,24 @@ class NextNames:
                 self._reserved.pop(intent.id, None)
         if made is not None:
             self._reserved[intent.id] = made
+
+    async def renew(
+        self, intent: intents.Intent, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig
+    ) -> None:
+        """Reserve a name once more if its reservation has been removed. Never fails."""
+        held, now = self._reserved.get(intent.id), asyncio.get_running_loop().time()
+        if held is None or held.container is None or now - held.seen_at < _CHECK_SECONDS:
+            return
+        try:
+            views = await self._runtime.list_containers(sandbox_id=held.sandbox_id)
+        except CriError as error:
+            log.info("restart.reservation_not_checked", restart=intent.id, error=str(error))
+            return
+        if any(view.id == held.container for view in views):
+            self._reserved[intent.id] = replace(held, seen_at=now)
+        else:
+            del self._reserved[intent.id]
+            await self.reserve(intent, config, sandbox_config=sandbox_config)
 
     async def give_back(self, intent: intents.Intent) -> None:
         """Release the name that is reserved for an intent, if any. May be called again, and never fails."""

@@ -188,6 +188,7 @@ class SwapStrategy:
         rebuilt config: there a difference is likely enough not to start it. Also read the exit code of an old container
         that may have ended for good.
         """
+        await self.calls.renew_name()
         if self._old_exit is None and (self.calls.intent.completes or self._state.resolution is steps.Resolution.UNDO):
             await self._read_exit()
         if self.calls.is_rebuilt or not self.calls.starts_on_standby:

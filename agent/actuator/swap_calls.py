@@ -111,6 +111,12 @@ class SwapCalls:
         if not self.is_rebuilt:
             await self._next_names.reserve(self.intent, config, sandbox_config=sandbox_config)
 
+    async def renew_name(self) -> None:
+        """Reserve the next name once more, if the successor waits and the reservation is gone."""
+        spec = self._spec
+        if spec is not None and not self._ops.is_ending():
+            await self._next_names.renew(self.intent, spec.successor.config, sandbox_config=spec.sandbox_config)
+
     async def _reserve_before_stop(self) -> None:
         """Reserve the next name, unless a new container runs next to the old one, whose end kubelet sees in a moment.
 

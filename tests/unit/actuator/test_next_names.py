@@ -1,17 +1,22 @@
 """While a successor of a container that ended by itself is created, kubelet cannot create the next attempt."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import grpc
 import pytest
 
+from kubemend.agent.actuator import next_names
+from kubemend.agent.actuator.device_processes import NoDriver, NoProcesses
+from kubemend.agent.actuator.device_release import ReleaseGates
 from kubemend.agent.actuator.next_names import NameAhead, NextNames
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.clients.cri.errors import NameReserved
 from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ContainerSummary
 from kubemend.agent.restart import intents, reservations
+from tests import eventually
 from tests.environments.runtime import TARGET, CriEnv
 
 ORDERS = pytest.mark.parametrize("order", intents.SwapOrder)
@@ -208,3 +213,39 @@ async def test_unreleasable_name_fails_nothing(cri_env: CriEnv) -> None:
 
 def _old_only(cri_env: CriEnv) -> tuple[ContainerSummary, ...]:
     return tuple(view for view in cri_env.watch.containers() if view.id == cri_env.old)
+
+
+async def test_name_is_reserved_again_while_the_successor_waits_for_its_devices(
+    cri_env: CriEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubelet's garbage collector removes reservations once a minute, and kubelet's copy would not wait."""
+    monkeypatch.setattr(next_names, "_CHECK_SECONDS", 0.0)
+    cri_env.server.runtime.exit(cri_env.old, exit_code=1)
+    intent, gates = cri_env.intent(order=intents.SwapOrder.STOP_FIRST), ShutGates()
+    actuator = SwapActuator(replace(cri_env.tools(), gates=gates))
+    work = asyncio.create_task(actuator.carry_out(intent, successor_spec=await cri_env.successor_spec(intent)))
+    await gates.reached.wait()
+    (collected,) = await reserved(cri_env)
+    await cri_env.cri.remove_container(collected.id)
+
+    async def is_reserved_again() -> bool:
+        return [view.id for view in await reserved(cri_env)] not in ([], [collected.id])
+
+    await eventually.true(is_reserved_again)
+    gates.is_open = True
+    assert (await work).result is Result.SWAPPED
+    await assert_blocks_kubelet_until_released(cri_env, actuator, intent)
+
+
+class ShutGates(ReleaseGates):
+    """Gates that stay shut until they are opened."""
+
+    def __init__(self) -> None:
+        super().__init__(driver=NoDriver(), processes=NoProcesses())
+        self.reached = asyncio.Event()
+        self.is_open = False
+
+    async def opens(self, restart: str, *, timeout: float | None = None) -> bool:
+        self.reached.set()
+        await asyncio.sleep(0)
+        return self.is_open
