@@ -29,7 +29,10 @@ def apply(draft: RoundBuilder, result: StepResult) -> None:
 
 def _on_stopping(draft: RoundBuilder, one: MemberState, result: StepResult) -> None:
     """Record progress: the current step extends the deadline, which counts from the last report (``deadlines``)."""
-    if result.reason and one.phase is MemberPhase.STOPPING:
+    if one.phase is MemberPhase.WAITING:  # a previous leader has ordered that (rolling)
+        draft.change(result.pod, phase=MemberPhase.STOPPING)
+        draft.stop(result.pod)
+    elif result.reason and one.phase is MemberPhase.STOPPING:
         doing = f"{result.reason} ({result.detail})" if result.detail else result.reason
         draft.change(result.pod, reported_at=draft.now, doing=doing)
 

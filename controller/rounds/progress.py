@@ -118,6 +118,8 @@ def _roll(draft: RoundBuilder) -> None:
     for uid in _in_phase(draft, MemberPhase.STOPPED):
         draft.change(uid, phase=MemberPhase.RELEASING)
         draft.release(uid)
+    if _awaits_hellos(draft):
+        return
     missing = [slot for slot, since in draft.awaited.items() if draft.now - since >= draft.state.limits.recreated]
     in_trouble = bool(missing or draft.again or _has_failed(draft))
     away = draft.count(MemberPhase.STOPPING, MemberPhase.LEAVING, MemberPhase.RELEASING, MemberPhase.JOINING)
@@ -130,6 +132,18 @@ def _roll(draft: RoundBuilder) -> None:
             away += 1
     if away == 0 or _answers_are_overdue(draft):
         finish(draft)
+
+
+def _awaits_hellos(draft: RoundBuilder) -> bool:
+    """Return whether a new leader does not know yet which members the previous one has away: their agents report that.
+
+    Agents connect to it one after another. One that takes longer than they do has no member in the round, most likely.
+    """
+    is_resumed = draft.state.counted_from > draft.state.started_at
+    if not is_resumed or draft.waited >= draft.state.limits.redial:
+        return False
+    waiting = (one for one in draft.members.values() if one.phase is MemberPhase.WAITING)
+    return any(one.member.node not in draft.connected for one in waiting)
 
 
 def _has_failed(draft: RoundBuilder) -> bool:

@@ -1095,10 +1095,10 @@ def resumed(
     return machine.resume(REF, kept=kept, members=members, nodes=nodes, results=reported, now=NOW + 5.0, **changes)
 
 
-def taken_over(size: int) -> Play:
+def taken_over(size: int, **changes: Any) -> Play:
     """Return a round of a new leader to which no agent has connected yet."""
     play = Play(builders.gang(size))
-    play.take(resumed(play.members.values()))
+    play.take(resumed(play.members.values(), **changes))
     play.now, play.effects = NOW + 5.0, []
     return play
 
@@ -1157,7 +1157,31 @@ def test_new_leader_of_rolling_round_counts_replacement_that_runs_already() -> N
     request = Request(GANG, "me", "new weights", NOW, max_unavailable=1)
     advance = resumed([builders.member(0, generation=5), builders.member(1)], cause=request, max_unavailable=1)
     assert advance.round.members[uid(0, 5)].phase is MemberPhase.RUNNING
+    advance = machine.advance(advance.round, [NodeChanged(NodeName("node-1"), connected=True)], now=NOW + 5.0)
     assert advance.round.members[uid(1)].phase is MemberPhase.STOPPING
+
+
+@pytest.mark.parametrize("phase", [StepPhase.STOPPING, StepPhase.STOPPED])
+def test_new_leader_of_rolling_round_stops_no_member_next_to_one_that_is_away(phase: StepPhase) -> None:
+    """It began with the first members at once: twice as many were away as the request allows."""
+    play = taken_over(2, cause=Request(GANG, "me", "new weights", NOW, max_unavailable=1), max_unavailable=1)
+    play.tell(after=LIMITS.redial - 1.0)
+    assert play.wanted(Stop) == []
+    play.tell(StepResult(uid(1), phase), NodeChanged(NodeName("node-1"), connected=True))
+    play.tell(NodeChanged(NodeName("node-0"), connected=True))
+    assert play.stands(0) is MemberPhase.WAITING
+    assert pods(play.wanted(Stop)) == ({uid(1)} if phase is StepPhase.STOPPING else set())
+    play.reported(StepPhase.RUNNING, 1)
+    assert (play.stands(0), play.stands(1)) == (MemberPhase.STOPPING, MemberPhase.RUNNING)
+    assert pods(play.wanted(Stop)) == {uid(0)}
+
+
+def test_new_leader_of_rolling_round_waits_for_agents_for_a_limited_time() -> None:
+    play = taken_over(2, cause=Request(GANG, "me", "new weights", NOW, max_unavailable=1), max_unavailable=1)
+    play.tell(NodeChanged(NodeName("node-0"), connected=True), after=1.0)
+    assert play.stands(0) is MemberPhase.WAITING
+    play.tell(after=LIMITS.redial)
+    assert (play.stands(0), play.stands(1)) == (MemberPhase.STOPPING, MemberPhase.WAITING)
 
 
 def test_slot_with_deleted_pod_is_still_awaited() -> None:
