@@ -123,8 +123,8 @@ class GangCoordinator:
                     self._dependencies.gpus.record(samples)
 
     def disconnected(self, session: Session) -> None:
-        """Report to the rounds that an agent's stream has ended."""
-        self._report_node(session.node)
+        """Report to the rounds that an agent's stream has ended. A node whose kubelet is away is not lost by that."""
+        self._report_node(session.node, may_be_lost=False)
 
     def replaced(self, pod: PodRef, outcome: Outcome, detail: str) -> None:
         """Record that a pod to be replaced has been deleted, no longer exists, or must not be deleted."""
@@ -329,9 +329,9 @@ class GangCoordinator:
     def _node_changed(self, change: NodeChange) -> None:
         self._report_node(change.name)
 
-    def _report_node(self, node: NodeName) -> None:
+    def _report_node(self, node: NodeName, *, may_be_lost: bool = True) -> None:
         """Report the node's state to the rounds that have members on it."""
-        event = round_runner.node_event(node, dependencies=self._dependencies)
+        event = round_runner.node_event(node, dependencies=self._dependencies, may_be_lost=may_be_lost)
         for gang in {member.gang for member in self._dependencies.members.on_node(node).values()}:
             if gang in self._workers:
                 with self._contained_to(self._workers[gang], gang):

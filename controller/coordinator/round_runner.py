@@ -168,13 +168,16 @@ class RoundRunner:
                 self._dependencies.restarts.set_status(self._round.ref, status.render(self._round))
 
 
-def node_event(node: NodeName, *, dependencies: Dependencies) -> NodeChanged:
-    """Return a node's state: whether its agent is connected, and whether the node is ready and in service."""
+def node_event(node: NodeName, *, dependencies: Dependencies, may_be_lost: bool = True) -> NodeChanged:
+    """Return a node's state: whether its agent is connected, and whether the node is ready and in service.
+
+    ``may_be_lost`` False: its agent's stream has ended, as it does when a token expires or the agent is upgraded.
+    """
     view = dependencies.nodes.view(node)
     return NodeChanged(
         node=node,
         connected=dependencies.sessions(node) is not None,
-        lost=view is None or view.ready is not True,
+        lost=may_be_lost and (view is None or view.ready is not True),
         out_of_service=view is not None and view.out_of_service,
     )
 

@@ -14,6 +14,7 @@ from kubemend.controller.coordinator import fault_book, wire
 from kubemend.controller.coordinator.coordinator import GangCoordinator
 from kubemend.controller.coordinator.dependencies import Policy
 from kubemend.controller.decisions import table
+from kubemend.controller.model.members import NodeChange, NodeView
 from kubemend.controller.restarts.events import ObjectRef
 from kubemend.controller.restarts.objects import Restart, RestartSpec
 from kubemend.controller.rounds import machine
@@ -548,6 +549,39 @@ async def test_disconnected_agent_gets_orders_on_connecting() -> None:
         coordinator.connected(away)
         coordinator.hello(away, pb.Hello())
         assert (await away.received("stop")).stop.round == round_id
+
+
+async def test_agent_that_comes_back_on_a_node_that_is_not_ready_keeps_its_member() -> None:
+    """Its pod was deleted at once, for example when the agent's token had expired while kubelet was upgraded."""
+    env = CoordinatorEnv(builders.gang(2))
+    back = env.agent(1)
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 0)
+        round_id = await stopped(env, members=2)
+        env.nodes.all[back.node] = NodeView(back.node, ready=None)
+        env.connected.discard(back.node)
+        coordinator.disconnected(back)
+        env.connected.add(back.node)
+        coordinator.connected(back)
+        coordinator.hello(back, pb.Hello())
+        assert (await back.received("stop")).stop.round == round_id
+        for index in range(2):
+            env.stands(coordinator, index, round_id, Result.STOPPED)
+        await back.received("release")
+        assert env.replaced.wanted == []
+
+
+async def test_node_that_is_not_ready_any_more_and_has_no_agent_is_lost() -> None:
+    env = CoordinatorEnv(builders.gang(2))
+    lost = env.agent(1)
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 0)
+        await stopped(env, members=2)
+        env.connected.discard(lost.node)
+        coordinator.disconnected(lost)
+        env.nodes.all[lost.node] = NodeView(lost.node, ready=None)
+        coordinator._node_changed(NodeChange(lost.node, env.nodes.all[lost.node]))
+        await until(lambda: [each.pod for each in env.replaced.wanted] == [builders.member(1).pod])
 
 
 async def test_request_restarts_gang_with_options_of_its_object() -> None:
