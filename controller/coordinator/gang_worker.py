@@ -181,6 +181,7 @@ class GangWorker:
         if self._runner is not None:
             self._runner.drop()
             self._runner = None
+            self._dependencies.metrics.rounds_active.dec()
         self._settled.set()
 
     def _open(self, case: PendingCause) -> None:

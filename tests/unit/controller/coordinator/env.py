@@ -278,6 +278,7 @@ class CoordinatorEnv:
         self.agents = {member.node: Agent(member.node) for member in members}
         self.connected = set(self.agents)
         self.now = steady_clock()
+        self.registry = CollectorRegistry()
         self.dependencies = Dependencies(
             members=self.members,
             nodes=self.nodes,
@@ -285,7 +286,7 @@ class CoordinatorEnv:
             pod_replacer=self.replaced,
             events=self.events,
             sessions=lambda node: self.agents[node] if node in self.connected else None,
-            metrics=Metrics(CollectorRegistry()),
+            metrics=Metrics(self.registry),
             now=self.now,
             policy=policy or Policy(),
         )

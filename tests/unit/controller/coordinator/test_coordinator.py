@@ -286,6 +286,19 @@ async def test_new_leader_resumes_round_from_object_and_hellos() -> None:
         assert env.restarts.statuses[round_id]["phase"] == "Done"
 
 
+async def test_round_of_a_leader_whose_term_ends_is_no_longer_under_way_there() -> None:
+    """A former leader counted it until its process ended, which raised the alert KubemendRoundStuck."""
+    env = CoordinatorEnv(builders.gang(SIZE))
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 1)
+        await stopped(env)
+        assert env.registry.get_sample_value("kubemend_rounds_active") == 1
+    assert env.registry.get_sample_value("kubemend_rounds_active") == 0
+    async with env.leading(epoch=2):
+        await stopped(env)
+        assert env.registry.get_sample_value("kubemend_rounds_active") == 1
+
+
 async def test_pods_that_jobs_would_not_count_are_restored_at_start_and_later() -> None:
     left_out = builders.member(0, left_out=True)
     others = builders.member(1, left_out=True, annotations={}), builders.member(2)
