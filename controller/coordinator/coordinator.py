@@ -128,13 +128,13 @@ class GangCoordinator:
 
     def replaced(self, pod: PodRef, outcome: Outcome, detail: str) -> None:
         """Record that a pod to be replaced has been deleted, no longer exists, or must not be deleted."""
-        rounds = [worker.runner for worker in self._workers.values() if worker.runner is not None]
-        of_round = next((each.id for each in rounds if pod.uid in each.round.members), "")
-        log.info("pod.replaced", round=of_round, pod=str(pod), outcome=outcome.value, detail=detail)
+        rounds = (worker.runner for worker in self._workers.values() if worker.runner is not None)
+        found = next((each for each in rounds if pod.uid in each.round.members), None)
+        log.info("pod.replaced", round=found.id if found else "", pod=str(pod), outcome=outcome.value, detail=detail)
         events = round_runner.replacement_events(pod, outcome, dependencies=self._dependencies)
-        for each in rounds if events else ():
-            with contained.within(Part.ROUND, each.id):
-                each.submit(*events)
+        if found is not None and events:
+            with contained.within(Part.ROUND, found.id):
+                found.submit(*events)
 
     async def _resume_previous(self) -> list[Restart]:
         """Resume the rounds of previous leaders; return those that must wait until agents may connect.

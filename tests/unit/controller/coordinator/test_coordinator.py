@@ -13,10 +13,13 @@ from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from kubemend.controller.coordinator import fault_book, wire
 from kubemend.controller.coordinator.coordinator import GangCoordinator
 from kubemend.controller.coordinator.dependencies import Policy
+from kubemend.controller.coordinator.round_runner import RoundRunner
 from kubemend.controller.decisions import table
 from kubemend.controller.model.members import NodeChange, NodeView
+from kubemend.controller.model.rounds import PodGone, RoundEvent
 from kubemend.controller.restarts.events import ObjectRef
 from kubemend.controller.restarts.objects import Restart, RestartSpec
+from kubemend.controller.restarts.pod_replacer import Outcome
 from kubemend.controller.rounds import machine
 from kubemend.controller.rounds.states import Limits, MemberPhase
 from tests.unit.controller import builders
@@ -457,6 +460,22 @@ async def test_round_is_not_resumed_while_the_next_one_of_its_gang_is_written(
         await until(lambda: env.restarts.statuses.get(before, {}).get("phase") == "Failed")
         env.restarts.may_create.set()
         assert await stopped(env) != before
+
+
+async def test_replaced_pod_is_reported_to_its_own_round_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the loss of many nodes each of a thousand rounds was advanced for each pod of all others."""
+    other = GangKey("team", "Job", "other")
+    of_other = builders.member(SIZE, gang=other, slot=f"other/{SIZE}")
+    env = CoordinatorEnv((*builders.gang(SIZE), of_other))
+    reported: list[tuple[str, RoundEvent]] = []
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 0)
+        env.restarts.asked(request(RestartSpec(gang=other)))
+        mine = await stopped(env)
+        await env.agent(SIZE).received("stop")
+        monkeypatch.setattr(RoundRunner, "submit", lambda self, *events: reported.extend((self.id, e) for e in events))
+        coordinator.replaced(builders.member(1).pod, Outcome.GONE, "")
+    assert reported == [(mine, PodGone(builders.member(1).pod.uid))]
 
 
 async def test_internal_error_in_decision_does_not_end_leadership(monkeypatch: pytest.MonkeyPatch) -> None:
