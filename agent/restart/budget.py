@@ -147,9 +147,10 @@ def left_of_storm(begun: Sequence[Begun], *, node: Window, now: float) -> int:
     Often all pods of a node are in one namespace, which is stopped at its share, before the node's own limit.
     """
     share = of_a_namespace(node)
-    known = {each.namespace for each in begun if each.namespace}
-    left = (share.left([each for each in begun if each.namespace == name], now=now) for name in known)
-    return min(node.left(begun, now=now), share.limit, *left)
+    recent = [each for each in begun if each.at + node.seconds > now]
+    known = {each.namespace for each in recent if each.namespace}
+    left = (share.left([each for each in recent if each.namespace == name], now=now) for name in known)
+    return min(node.left(recent, now=now), share.limit, *left)
 
 
 @dataclass(frozen=True, slots=True)

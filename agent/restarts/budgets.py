@@ -2,6 +2,7 @@
 
 import bisect
 import contextlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -12,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from kubemend.agent import ports
 from kubemend.agent.clients.journal.store import COUNT_SECONDS, JournalError, Store
-from kubemend.agent.model.workloads import ContainerRef, PodView
+from kubemend.agent.model.workloads import ContainerRef, PodUid, PodView
 from kubemend.agent.restart import admission, counts, intents, options
 from kubemend.agent.restart.budget import ON_DEVICE, left_of_storm
 from kubemend.agent.restart.strategies import SPECS, Scope
@@ -199,12 +200,17 @@ class BudgetGauges(Collector):
         of_workload, of_device, of_node = self._families()
         now = self._now()
         begun = budgets.noted_by(self._budgets.all(), now=now)
-        for uid in {each.pod for each in begun}:
+        of_pods, on_devices = defaultdict[PodUid, list[counts.Begun]](list), defaultdict[str, list[counts.Begun]](list)
+        for each in begun:  # once: a day may have had more than 20,000, and the event loop waits for this
+            of_pods[each.pod].append(each)
+            if each.device is not None:
+                on_devices[each.device].append(each)
+        for uid, past in of_pods.items():
             if (pod := self._pods.pods().get(uid)) is not None:
                 with contained.within(contained.Part.RESTART, pod.ref):  # otherwise the whole scrape would fail
-                    self._add_pod(of_workload, pod, past=counts.of_pod(begun, uid), now=now)
-        for device in {each.device for each in begun if each.device is not None}:
-            left = ON_DEVICE.left(counts.on_device(begun, device), now=now)
+                    self._add_pod(of_workload, pod, past=past, now=now)
+        for device, past in on_devices.items():
+            left = ON_DEVICE.left(past, now=now)
             if left < ON_DEVICE.limit:
                 of_device.add_metric([device], left)
         of_node.add_metric([], left_of_storm(begun, node=self._budgets.storm, now=now))
@@ -215,10 +221,10 @@ class BudgetGauges(Collector):
             allowance = options.parse(pod.annotations).budget()
         except options.BadAnnotationError:
             return  # a pod with invalid annotations is not restarted
-        scopes = {
-            name: (allowance.restarts, counts.of_container(past, name)) for each in past for name in each.containers
-        }
-        for name, (window, mine) in {"": (allowance.of_pod, past), **scopes}.items():
+        recent = [each for each in past if each.at + allowance.window > now]
+        names = frozenset[str]().union(*(each.containers for each in recent))
+        scopes = {name: (allowance.restarts, counts.of_container(recent, name)) for name in names}
+        for name, (window, mine) in {"": (allowance.of_pod, recent), **scopes}.items():
             left = window.left(mine, now=now)
             if left < window.limit:
                 family.add_metric([pod.ref.namespace, pod.ref.name, name], left)

@@ -242,6 +242,31 @@ def test_gauges_show_only_used_budgets_of_present_pods() -> None:
     }
 
 
+class Names(frozenset[str]):
+    """Names of containers that count how often they are searched."""
+
+    searched = 0
+
+    def __contains__(self, name: object) -> bool:
+        Names.searched += 1
+        return super().__contains__(name)
+
+
+def test_scrape_looks_at_each_restart_once_per_container() -> None:
+    """A pod may raise its budget: after a day at the storm limit each scrape blocked the agent for most of a minute."""
+    pods, restarts = outside.Pods(builders.pod(annotations={"kubemend.io/max-restarts": "999999999"})), 500
+    made = Budgets(store=None, now=lambda: NOW, storm=STORM)  # type: ignore[arg-type]
+    each = replace(elsewhere(NOW), containers=Names({"trainer", "logger"}))
+    made._begun += [replace(each, at=NOW - number / 60) for number in range(restarts)]
+    made._begun += [replace(each, at=NOW - 4000 - number) for number in range(restarts)]
+    registry = CollectorRegistry()
+    registry.register(BudgetGauges(made, pods=pods, now=lambda: NOW))
+    labels = {"namespace": "default", "pod": "trainer-0", "container": "logger"}
+    Names.searched = 0
+    assert registry.get_sample_value("kubemend_restart_budget_left", labels) == 999999999 - restarts
+    assert Names.searched == 2 * restarts
+
+
 @pytest.mark.parametrize(("restarts", "left"), [(0, 6.0), (5, 1.0), (6, 0.0)])
 def test_storm_of_one_namespace_is_shown(restarts: int, left: float) -> None:
     """The pods of a node are often those of one namespace, which is stopped before the node's own limit."""
