@@ -1,6 +1,7 @@
 """Watch the heartbeat files of all containers whose pods request it (``agent.restart.options.Heartbeat``)."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -17,6 +18,8 @@ from kubemend.agent.model.workloads import (
     ContainerRef,
     ContainerState,
     ContainerSummary,
+    PodChange,
+    PodChangeKind,
     PodRef,
     PodUid,
     PodView,
@@ -91,7 +94,9 @@ class HeartbeatSource:
     async def run(self) -> None:
         """Watch indefinitely."""
         self._remembered = self._saved = await self._memory.load()
-        unsubscribe = self._pods.subscribe(lambda _: self._wake.set())
+        for pod in self._pods.pods().values():
+            self._check_annotations(pod)
+        unsubscribe = self._pods.subscribe(self._on_pod)
         try:
             async with self._events.subscribe() as changes, asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._wake_on(changes), name="container changes for heartbeats")
@@ -118,6 +123,29 @@ class HeartbeatSource:
             return "it has ended, or its heartbeat is no longer requested"
         watch, _ = self._watches[container]
         return _NO_LONGER_HUNG[(await watch.poll()).status]
+
+    def _on_pod(self, change: PodChange) -> None:
+        if change.kind is PodChangeKind.GONE:
+            self._refused.pop(change.pod.ref.uid, None)
+        else:
+            self._check_annotations(change.pod)
+        self._wake.set()
+
+    def _check_annotations(self, pod: PodView) -> None:
+        """Report annotations that are invalid, whatever they are for: the pod's author should not learn it by a fault.
+
+        A pod that is too large to be kept has no containers here, and its annotations are not known.
+        """
+        with contained.within(contained.Part.HEARTBEAT, pod.ref):
+            reason = ""
+            if pod.containers:
+                try:
+                    options.parse(pod.annotations)
+                except options.BadAnnotationError as error:
+                    reason = str(error)
+            if reason != self._refused.get(pod.ref.uid, ""):
+                self._refused[pod.ref.uid] = reason
+                self._listener.refused(pod.ref, reason)
 
     async def _wake_on(self, changes: "asyncio.Queue[ContainerEvent]") -> None:
         """Update the watches when the containers of a pod with a heartbeat change; most pods have none."""
@@ -159,12 +187,14 @@ class HeartbeatSource:
 
     def _wanted(self) -> Iterator[tuple[ContainerSummary, options.Heartbeat]]:
         pods = self._pods.pods()
-        self._refused = {uid: reason for uid, reason in self._refused.items() if uid in pods}
         requested: dict[PodUid, options.Options] = {}
         for uid, pod in pods.items():
-            with contained.within(contained.Part.HEARTBEAT, pod.ref):
-                if (found := self._options(pod)) is not None and found.heartbeat is not None:
-                    requested[uid] = found
+            if options.HEARTBEAT_FILE in pod.annotations:
+                with (
+                    contained.within(contained.Part.HEARTBEAT, pod.ref),
+                    contextlib.suppress(options.BadAnnotationError),
+                ):
+                    requested[uid] = options.parse(pod.annotations)
         self._requesting = frozenset(requested)
         for view in self._events.containers():
             chosen, is_target = requested.get(view.ref.pod.uid), False
@@ -174,23 +204,6 @@ class HeartbeatSource:
                 is_target = view.ref.name in members.targets(pods[view.ref.pod.uid], named=chosen.containers)
             if is_target:
                 yield view, chosen.heartbeat
-
-    def _options(self, pod: PodView) -> options.Options | None:
-        """Return a pod's options; None if its annotations are invalid.
-
-        That is reported at once, whatever annotation it is: the pod's author should not learn of it from a fault that
-        is not handled. A pod that is too large to be kept has no containers here, and unknown annotations.
-        """
-        found, reason = None, ""
-        if pod.containers:
-            try:
-                found = options.parse(pod.annotations)
-            except options.BadAnnotationError as error:
-                reason = str(error)
-        if reason != self._refused.get(pod.ref.uid, ""):
-            self._refused[pod.ref.uid] = reason
-            self._listener.refused(pod.ref, reason)
-        return found
 
     def _changed(self, watch: Watch) -> None:
         state = watch.state

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -492,15 +492,15 @@ async def test_internal_error_on_one_container_leaves_the_others(
 async def test_internal_error_on_options_of_a_pod_leaves_the_others(
     tmp_path: Path, short_timeouts: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = replace(annotated(ref=replace(TRAINER.pod, name="trainer-1", uid=PodUid("another"))), labels={"bad": ""})
-    original = HeartbeatSource._options
+    other = annotated(ref=replace(TRAINER.pod, name="trainer-1", uid=PodUid("another")), timeout=7)
+    parse = options.parse
 
-    def read(source: HeartbeatSource, pod: PodView) -> Any:
-        if "bad" in pod.labels:
+    def fails_for_other(annotations: Mapping[str, str]) -> options.Options:
+        if annotations == other.annotations:
             raise IndexError
-        return original(source, pod)
+        return parse(annotations)
 
-    monkeypatch.setattr(HeartbeatSource, "_options", read)
+    monkeypatch.setattr(options, "parse", fails_for_other)
     async with running(make(tmp_path, other, annotated())) as env:
         await env.beats(env.begin())
         assert (await env.hangs()).target == TRAINER
