@@ -32,8 +32,13 @@ def controller(settings: Settings) -> None:
 
     logs.configure(level=settings.log_level, log_format=settings.log_format)  # type: ignore[arg-type]
     settings_module.report_unknown_variables()
+    refused: BaseException | None = None
     try:
         asyncio.run(app.run(settings))
-    except ListenError as error:
-        click.echo(f"kubemend controller: {error}", err=True)
+    except* ListenError as errors:  # the hub begins to listen in a task, once it has its certificates
+        refused = errors
+        while isinstance(refused, BaseExceptionGroup):
+            refused = refused.exceptions[0]
+    if refused is not None:
+        click.echo(f"kubemend controller: {refused}", err=True)
         sys.exit(EXIT_CANNOT_START)

@@ -15,6 +15,7 @@ from typing import Any, Final
 import structlog
 
 from kubemend.common import fair_room, process
+from kubemend.common.web import ListenError
 from kubemend.controller.hub.metrics import ConnectionEnd
 from kubemend.controller.hub.unauthenticated import Visitors
 
@@ -133,11 +134,13 @@ class Front:
         self._dialling: set[asyncio.Task[Any]] = set()
 
     async def start(self, host: str, port: int) -> int:
-        """Begin to listen; return the port. Raises RuntimeError on failure."""
+        """Begin to listen; return the port. Raises ListenError."""
         try:
             listening = _listening(host, port)
         except OSError as error:
-            raise RuntimeError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+            raise ListenError(
+                f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --hub-address"
+            ) from error
         wanted = self.visitors.caps.connections * _FILES_EACH + _OTHER_FILES
         if (files := process.open_many_files()) < wanted:
             log.warning("hub.file_limit_low", limit=files, wanted=wanted)

@@ -82,7 +82,7 @@ class Hub:
         self._server.add_generic_rpc_handlers((service.handler(),))
 
     async def start(self, credentials: grpc.ServerCredentials) -> int:
-        """Begin to serve; return the TCP port. Raises RuntimeError if it cannot listen there."""
+        """Begin to serve; return the TCP port. Raises ListenError if it cannot listen there."""
         self._server.add_secure_port(self._front.behind, credentials)
         await self._server.start()
         port = await self._front.start(*settings.host_and_port(self._options.address))

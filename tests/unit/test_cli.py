@@ -13,6 +13,8 @@ from kubemend.agent import cli
 from kubemend.agent.control import client, messages
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restart.overrides import RestartOverrides
+from kubemend.cli import main
+from kubemend.common.web import ListenError
 
 EVENTS = (
     {"event": "accepted", "ms": 0.0, "pod": "default/trainer-0", "container": "trainer"},
@@ -187,3 +189,29 @@ def test_doctor_json_has_the_same_content(tmp_path: Path) -> None:
 
 def test_doctor_checks_its_settings(tmp_path: Path) -> None:
     assert doctor(tmp_path, "--log-format=xml").exit_code == 2
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_controller_that_cannot_listen_ends_with_one_line(monkeypatch: pytest.MonkeyPatch, depth: int) -> None:
+    """Its hub listens in a task of a task, so that its error comes in groups."""
+    error: Exception = ListenError("cannot listen on :1: no; choose another --hub-address")
+    for _ in range(depth):
+        error = ExceptionGroup("unhandled errors in a TaskGroup", [error])
+
+    async def run(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("kubemend.controller.app.controller.run", run)
+    result = CliRunner().invoke(main, ["controller"])
+    assert result.exit_code == 3
+    assert result.stderr == "kubemend controller: cannot listen on :1: no; choose another --hub-address\n"
+
+
+def test_other_errors_of_the_controller_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(_: object) -> None:
+        raise ExceptionGroup("several", [ListenError("cannot listen"), IndexError("internal")])
+
+    monkeypatch.setattr("kubemend.controller.app.controller.run", run)
+    result = CliRunner().invoke(main, ["controller"])
+    assert result.exit_code == 1
+    assert isinstance(result.exception, ExceptionGroup)

@@ -12,6 +12,7 @@ import grpc.aio
 import pytest
 
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
+from kubemend.common.web import ListenError
 from kubemend.controller.hub.limits import Caps
 from kubemend.controller.hub.server import HubOptions
 from tests.unit.controller.hub import words
@@ -117,7 +118,7 @@ async def test_long_messages_pass_both_ways(env: HubServiceEnv) -> None:
 async def test_port_in_use_raises() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         env = HubServiceEnv(options=HubOptions(address=f"127.0.0.1:{taken.getsockname()[1]}"))
-        with pytest.raises(RuntimeError, match="cannot listen on"):
+        with pytest.raises(ListenError, match=r"cannot listen on .*; choose another --hub-address"):
             async with env.running():
                 pass
         await env.hub.stop()
