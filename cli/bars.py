@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from kubemend.cli import plain
+from kubemend.common import plain
 from kubemend.controller.restarts.objects import Restart
 from kubemend.controller.rounds import timeline
 from kubemend.controller.rounds.status import HELD_TOGETHER

@@ -13,7 +13,7 @@ from kubemend.agent.model import conditions
 from kubemend.agent.model.conditions import Condition, ConditionStatus
 from kubemend.agent.model.workloads import ResourceHealth
 from kubemend.agent.sources import allocated_resources
-from kubemend.cli import plain
+from kubemend.common import plain
 from kubemend.common.gangs import GangKey
 from kubemend.common.kube import timestamps
 from kubemend.controller.gangs import gang_options

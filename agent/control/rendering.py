@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kubemend.agent.restart import verification
+from kubemend.common import plain
 
 Json = Mapping[str, Any]
 _GIB = 1 << 30
@@ -23,7 +24,7 @@ class Lines:
                 return None
             self._waited_for = wait
         what, text = _label_and_text(event)
-        return f"{event['ms']:>7.0f} ms  {what:<9} {text}".rstrip()
+        return plain.text(f"{event['ms']:>7.0f} ms  {what:<9} {text}".rstrip())
 
 
 def _label_and_text(event: Json) -> tuple[str, str]:

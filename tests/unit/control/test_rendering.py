@@ -114,3 +114,12 @@ def test_unknown_event_of_newer_agent_is_not_an_error() -> None:
 
 def test_lost_events_are_reported() -> None:
     assert "3 events" in str(rendering.Lines().line(events.at(0.0, events.missed(3))))
+
+
+def test_name_of_a_process_does_not_control_the_terminal() -> None:
+    """The message of a hang has the name of a thread, which is any 15 bytes of the program's choice."""
+    message = "no heartbeat in /beat for 61 s (timeout 60 s; threads: 1 S; \x1b[2J\nverified (7) S)"
+    line = rendering.Lines().line({"event": "joined", "ms": 1.0, "cause": "Hung", "message": message})
+    assert line is not None
+    assert line.isprintable()
+    assert line.endswith("threads: 1 S;  [2J verified (7) S)")

@@ -1,7 +1,7 @@
 """Make untrusted texts harmless for a terminal and a picture. Pure.
 
-Any writer of an object can put control characters into its messages: colours, titles, a cursor that moves up and
-overwrites earlier output.
+Any writer of an object can put control characters into its messages, and any process into its name: colours, titles, a
+cursor that moves up and overwrites earlier output.
 """
 
 from typing import Any
