@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kubemend.common import conditions
+from kubemend.common import conditions, plain
 
 PREFIX: Final = "kubemend.io/"
 """Prefix of every condition type of kubemend."""
@@ -29,12 +29,19 @@ _BY_VALUE: Final = {status.value: status for status in ConditionStatus}
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition. ``reason`` is CamelCase and stable, ``message`` is for people."""
+    """One condition. ``reason`` is CamelCase and stable, ``message`` is for people.
+
+    It is one line without control characters, because ``kubectl`` prints it as it is, and it may have parts that a pod
+    has chosen: the path of its heartbeat file, the name of a thread.
+    """
 
     type: str
     status: ConditionStatus
     reason: str
     message: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", plain.text(self.message))
 
 
 def ours(status: Mapping[str, Any]) -> Iterator[Condition]:

@@ -9,6 +9,7 @@ import hashlib
 from typing import Any
 
 from kubemend.agent.model.event_messages import EventMessage
+from kubemend.common import plain
 from kubemend.common.kube import paths, repeats, timestamps
 
 Object = dict[str, Any]
@@ -71,4 +72,6 @@ def _involved(event_message: EventMessage, *, node: str) -> Object:
 
 
 def _cut(message: str) -> str:
-    return message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 1]}…"
+    """Return the message in one line without control characters, as a condition's, and not too long."""
+    text = plain.text(message)
+    return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 1]}…"

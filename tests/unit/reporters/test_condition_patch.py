@@ -3,6 +3,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kubemend.agent.model import conditions
 from kubemend.agent.model.conditions import Condition, ConditionStatus
 from kubemend.agent.reporters import status_conditions
 
@@ -86,3 +87,11 @@ def test_patch_sets_desired_conditions_and_keeps_foreign_ones(
         )  # fmt: skip
         changed = kind in desired and (kind not in known or known[kind].status is not condition.status)
         assert found["lastTransitionTime"] == f"1970-01-01T00:00:0{2 if changed else 1}Z"
+
+
+def test_message_has_no_control_characters_and_is_not_written_again_for_them() -> None:
+    """A pod chooses a part of some messages, and kubectl prints them as they are."""
+    made = Condition(conditions.IN_PLACE_RESTART, ConditionStatus.TRUE, "Swapped", "no heartbeat in /a\x1b[2J\nb")
+    assert made.message == "no heartbeat in /a [2J b"
+    status = {"conditions": [{"type": made.type, "status": "True", "reason": "Swapped", "message": made.message}]}
+    assert tuple(conditions.ours(status)) == (made,)

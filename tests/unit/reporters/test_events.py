@@ -292,6 +292,11 @@ def test_event_name_is_a_dns_name() -> None:
     assert ".." not in long
 
 
+def test_message_has_no_control_characters() -> None:
+    body = event_objects.created(event_message("no heartbeat in /a\x1b[2J\nb"), node="n", count=1, first=0.0)
+    assert body["message"] == "no heartbeat in /a [2J b"
+
+
 def test_long_message_is_cut() -> None:
     event = event_objects.continued(event_message("x" * 5000), count=1)
     assert len(event["message"]) == event_objects.MAX_MESSAGE
