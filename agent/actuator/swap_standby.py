@@ -162,7 +162,7 @@ class SwapStandby:
             try:
                 self._standbys.thaw(self._frozen_pid, of=self._intent.old)
             except HoldError as error:  # ``thaw_old`` tries again
-                log.error("restart.not_thawed", restart=self._intent.id, error=str(error))
+                log.warning("restart.not_thawed", restart=self._intent.id, error=str(error))
 
     async def thaw_old(self) -> None:
         """Thaw the old container: a previous agent may have left it frozen. Raises CriError and HoldError."""

@@ -15,12 +15,13 @@ from kubemend.common.kernel_files import UnreadableError
 ROOT = Path(kernel_files.__file__).parents[1]
 NOT_OF_PODS = {
     "agent/actuator/hold/cgroups.py": "cgroup.events: the kernel's words and numbers",
-    "agent/app/agent.py": "settings, and the boot's id",
+    "agent/app/agent.py": "the boot's id",
     "agent/clients/cri/discovery.py": "kubelet's configuration",
     "agent/doctor/kernel.py": "a number",
-    "agent/health/catalog/catalog_file.py": "the package's own file",
+    "agent/health/catalog/catalog_file.py": "the package's own file, and the operator's",
     "agent/sources/pci_tree.py": "a number",
     "common/kernel_files.py": "this module",
+    "common/kube/config.py": "kubeconfig files",
     "common/settings.py": "settings",
 }
 """The modules that read text in another way, and what they read: nothing that a pod can write."""
