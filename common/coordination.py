@@ -10,6 +10,8 @@ from typing import Final, NewType
 
 PROTOCOL: Final = 1
 """The version of the protocol that this release speaks."""
+CANCELLED: Final = "Cancelled"
+"""Reason of an Abort: the round was taken back before any release. The faults that it has taken get no other one."""
 
 PodUid = NewType("PodUid", str)
 

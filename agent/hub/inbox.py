@@ -12,7 +12,7 @@ from kubemend.agent.hub.fence import Fence
 from kubemend.agent.hub.metrics import IN, HubMetrics
 from kubemend.agent.hub.open_faults import OpenFaults
 from kubemend.agent.model.workloads import PodUid
-from kubemend.common import contained
+from kubemend.common import contained, coordination
 from kubemend.common.coordination import PROTOCOL
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 
@@ -90,11 +90,13 @@ class Inbox:
                 case "stop":
                     self._stop(message.stop)
                 case "release":
-                    pods = self._freed(message.release, by_release=True)
+                    self._free(pods := _uids(message.release), by_release=True)
                     self._rounds.release(message.release.round, pods)
                 case "abort":
-                    pods = self._freed(message.abort, by_release=False)
-                    self._rounds.abort(message.abort.round, pods, reason=message.abort.reason)
+                    pods, reason = _uids(message.abort), message.abort.reason
+                    if reason == coordination.CANCELLED:
+                        self._free(pods, by_release=False)
+                    self._rounds.abort(message.abort.round, pods, reason=reason)
                 case "sync":
                     self._send_hello()
         except wire.MalformedError as error:
@@ -129,12 +131,9 @@ class Inbox:
             work = self._rounds.handle_order(order, pod=pod)
             self._tasks.create_task(work, name=f"round {order.round} of {pod}")
 
-    def _freed(self, message: pb.Release | pb.Abort, *, by_release: bool) -> frozenset[PodUid]:
-        """Return the pods that are freed, once the faults that are settled by that are."""
-        pods = _uids(message)
+    def _free(self, pods: frozenset[PodUid], *, by_release: bool) -> None:
         for fault_id in self._faults.freed(pods, by_release=by_release):
             self._settled(fault_id)
-        return pods
 
     def _ignored(self, reason: str, **about: object) -> None:
         self._metrics.ignored.labels(reason).inc()

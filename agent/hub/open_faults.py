@@ -156,12 +156,12 @@ class OpenFaults:
         return settled
 
     def freed(self, pods: Collection[PodUid], *, by_release: bool) -> list[str]:
-        """Record that the hub releases these pods or aborts their round; return the faults that are settled by that.
+        """Record that the hub releases these pods or cancels their round; return the faults that are settled by that.
 
         These are the faults that came after the round's last order, and get no other one: the round has taken them.
         Nothing new of a pod runs before its release, so any earlier fault is of what the round has stopped. Those that
-        are found after an abort are decided on as if there had been no round. A repeated message says nothing about
-        what runs since the first one.
+        are found after a cancellation are decided on as if there had been no round. A repeated message says nothing
+        about what runs since the first one.
         """
         freed = self._held.intersection(pods)
         self._held -= freed

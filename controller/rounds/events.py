@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from kubemend.common import coordination
 from kubemend.common.coordination import OrderKind
 from kubemend.controller.decisions.facts import needs_recreation
 from kubemend.controller.model.faults import Fault
@@ -185,7 +186,7 @@ def _fault_reported(draft: RoundBuilder, event: FaultReported) -> None:
 
 def _cancelled(draft: RoundBuilder, event: Cancelled) -> None:
     if draft.phase is Phase.STOPPING:
-        replacement.fail(draft, reason="Cancelled", detail=event.reason)
+        replacement.fail(draft, reason=coordination.CANCELLED, detail=event.reason)
 
 
 def _time_passed(draft: RoundBuilder, event: TimePassed) -> None:

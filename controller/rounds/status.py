@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kubemend.common import coordination
 from kubemend.common.coordination import FaultKind, OrderKind
 from kubemend.common.gangs import GangKey
 from kubemend.common.kube import timestamps
@@ -31,7 +32,7 @@ HELD_TOGETHER: Final = "HeldTogether"
 HELD_AFTER: Final = "HeldAfterMilliseconds"
 """The reason for which ``HELD_TOGETHER`` is False if all were held, but some containers had run by then."""
 """Condition: no new container ran before all old ones were dead. False has the reason, and names one pod."""
-CANCELLED: Final = "Cancelled"
+CANCELLED: Final = coordination.CANCELLED
 """Condition and reason: the round was cancelled before any release. Other rounds do not have it."""
 
 

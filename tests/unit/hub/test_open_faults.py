@@ -140,15 +140,16 @@ async def test_fault_of_round_is_reported_to_next_leader_until_order(env: HubEnv
 
 
 @pytest.mark.parametrize(
-    "end",
+    ("end", "reports"),
     [
-        {"release": pb.Release(round="team/r1", pod_uids=[builders.ref(0).uid])},
-        {"abort": pb.Abort(round="team/r1", pod_uids=[builders.ref(0).uid], reason="Cancelled")},
+        ({"release": pb.Release(round="team/r1", pod_uids=[builders.ref(0).uid])}, 1),
+        ({"abort": pb.Abort(round="team/r1", pod_uids=[builders.ref(0).uid], reason="Cancelled")}, 1),
+        ({"abort": pb.Abort(round="team/r1", pod_uids=[builders.ref(0).uid], reason="LeftOut")}, 2),
     ],
-    ids=["released", "aborted"],
+    ids=["released", "cancelled", "left out"],
 )
 async def test_fault_found_while_its_member_is_held_is_not_reported_to_the_leader_after_the_round(
-    env: HubEnv, end: dict[str, Any]
+    env: HubEnv, end: dict[str, Any], reports: int
 ) -> None:
     await env.pods.put(builders.member(0))
     async with env.replica() as hub, env.running(env.agent(hub)) as agent:
@@ -163,7 +164,7 @@ async def test_fault_found_while_its_member_is_held_is_not_reported_to_the_leade
         await stream.say(sync=pb.Sync())
         await stream.next("hello")
         await env.caught_up(stream)
-        assert env.count("kubemend_hub_messages_total", direction="out", body="fault") == 1
+        assert env.count("kubemend_hub_messages_total", direction="out", body="fault") == reports
 
 
 @pytest.mark.parametrize(
@@ -317,7 +318,7 @@ class TestOpenFaults:
             (ActionClass.RESET_DEVICE, False, True, True),
         ],
     )
-    async def test_fault_of_a_held_member_is_settled_by_its_release_or_abort(
+    async def test_fault_of_a_held_member_is_settled_by_its_release_or_cancellation(
         self, action: ActionClass, by_release: bool, answer_first: bool, is_open: bool
     ) -> None:
         """It came after the only order, so it stayed open, and the next leader restarted the gang for it once more."""
@@ -334,7 +335,9 @@ class TestOpenFaults:
         assert settled == (["f"] if answer_first and not is_open else [])
 
     @pytest.mark.parametrize("by_release", [True, False])
-    async def test_repeated_release_or_abort_settles_no_fault_of_the_new_container(self, by_release: bool) -> None:
+    async def test_repeated_release_or_cancellation_settles_no_fault_of_the_new_container(
+        self, by_release: bool
+    ) -> None:
         book = OpenFaults(now=lambda: 100.0)
         book.ordered({builders.ref(0).uid})
         book.freed({builders.ref(0).uid}, by_release=by_release)
