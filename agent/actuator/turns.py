@@ -124,4 +124,6 @@ async def side_by_side(*works: Coroutine[Any, Any, _T]) -> list[_T]:
     except BaseException:
         if left:  # some were cancelled before they began
             turn.count()
+        for work in works:
+            work.close()  # harmless after its end
         raise

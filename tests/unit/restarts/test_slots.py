@@ -1,6 +1,7 @@
 """Hand out slots to namespaces in turn; a waiting restart has none."""
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -227,6 +228,23 @@ async def test_turn_failing_task_loses_no_slot(failing: int) -> None:
     async with asyncio.timeout(SECONDS):
         await restart()
     await settled()
+    assert not slots.is_full("a")
+
+
+async def test_parts_of_a_turn_that_is_cancelled_before_they_begin_are_closed() -> None:
+    """Python reports a coroutine that nothing has awaited, some time later and in any other place."""
+    slots, parts = Slots(1), [_one(), _one()]
+
+    async def restart() -> None:
+        async with slots.turn("a"):
+            await turns.side_by_side(*parts)
+
+    running = asyncio.create_task(restart())
+    await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.wait({running})
+    assert running.cancelled()
+    assert [inspect.getcoroutinestate(each) for each in parts] == [inspect.CORO_CLOSED] * 2
     assert not slots.is_full("a")
 
 
