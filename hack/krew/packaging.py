@@ -49,9 +49,14 @@ def project() -> Project:
     return Project(version=found["version"], description=found["description"])
 
 
-def archive(of: Project) -> bytes:
-    """Return the plugin's archive: equal projects have equal archives."""
-    program = (_HERE / _PROGRAM).read_text("utf-8").replace("@VERSION@", of.version)
+def wheel(of: Project, *, releases: str) -> str:
+    """Return the address of the project's wheel, which the plugin runs; ``releases`` as for ``manifest``."""
+    return f"{_release(of, releases)}/kubemend-{of.version}-py3-none-any.whl"
+
+
+def archive(of: Project, *, releases: str) -> bytes:
+    """Return the plugin's archive: equal projects and addresses have equal archives."""
+    program = (_HERE / _PROGRAM).read_text("utf-8").replace("@WHEEL@", wheel(of, releases=releases))
     made = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=made, mode="wb", mtime=0) as compressed,
@@ -66,7 +71,7 @@ def manifest(of: Project, *, releases: str, packed: bytes) -> Mapping[str, Any]:
     """Return the manifest of an archive that is published below the address of releases."""
     platform = {
         "selector": {"matchExpressions": [{"key": "os", "operator": "In", "values": ["darwin", "linux"]}]},
-        "uri": f"{releases.rstrip('/')}/v{of.version}/{ARCHIVE}",
+        "uri": f"{_release(of, releases)}/{ARCHIVE}",
         "sha256": hashlib.sha256(packed).hexdigest(),
         "bin": _PROGRAM,
     }
@@ -84,6 +89,10 @@ def manifest(of: Project, *, releases: str, packed: bytes) -> Mapping[str, Any]:
         "metadata": {"name": NAME},
         "spec": spec,
     }
+
+
+def _release(of: Project, releases: str) -> str:
+    return f"{releases.rstrip('/')}/v{of.version}"
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes, *, mode: int) -> None:
