@@ -10,6 +10,7 @@ of its image has been executed. If the agent dies the kernel allows everything: 
 import asyncio
 import contextlib
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,10 @@ log = structlog.get_logger(__name__)
 
 NEEDS_OVERLAYS = "use a snapshotter that makes overlays (containerd's overlayfs)"
 """The hint where a container's root is no file system of its own, so that it cannot be marked alone."""
+
+MOST_WAITING = 64
+"""Processes of one container that are blocked at once: its first one, probes, and programs that people run in it. Each
+takes a descriptor. Further ones are refused: none may run before the release."""
 
 _MOST_THREADS = 32  # they remove marks, which waits for the kernel: as many as are released at once on a big node
 
@@ -198,7 +203,7 @@ class Hold:
         self._timeouts = timeouts
         self._loop = asyncio.get_running_loop()
         self._group = _new_group()
-        self._waiting: list[int] = []
+        self._waiting: list[fanotify.PermissionEvent] = []
         self._asked = asyncio.Event()
         self._released = False
         self._started = False
@@ -253,19 +258,29 @@ class Hold:
         self._loop.run_in_executor(self._threads, fanotify.flush, self._group).add_done_callback(self._close)
 
     def _on_events(self) -> None:
-        with contextlib.suppress(BlockingIOError):
+        try:
             for asked in fanotify.permission_events(self._group):
                 self._on_exec(asked)
+        except BlockingIOError:
+            pass
+        except OSError as error:  # no descriptor is free: the kernel refuses the execution
+            log.error("hold.not_read", container=self._container_id, error=str(error))
 
     def _on_exec(self, asked: fanotify.PermissionEvent) -> None:
         """Block the container's own processes; allow hooks, which run outside its cgroup."""
         if self._released or not self._is_inside(asked.pid):
-            self._allow(asked.file)
+            self._answer(fanotify.allow, asked)
             return
-        self._waiting.append(asked.file)
+        if len(self._waiting) >= MOST_WAITING:
+            self._forget_the_dead()
+        if len(self._waiting) >= MOST_WAITING:
+            log.warning("hold.too_many_wait", container=self._container_id)
+            self._answer(fanotify.deny, asked)
+            return
+        self._waiting.append(asked)
         self.asker = self.asker or asked.pid  # further ones are probes, which kubelet ends
         self._asked.set()
-        if not self._is_first(asked.pid):
+        if not (self._started or self._is_first(asked.pid)):
             self._timers.append(self._loop.call_later(self._timeouts.hook, self._unless_started))
 
     def _unless_started(self) -> None:
@@ -289,13 +304,22 @@ class Hold:
         except OSError:
             return ""
 
+    def _forget_the_dead(self) -> None:
+        """Probes time out, and are killed, again and again."""
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if self._is_inside(each.pid):
+                self._waiting.append(each)
+            else:
+                self._answer(fanotify.allow, each)
+
     def _answer_all(self) -> None:
         while self._waiting:
-            self._allow(self._waiting.pop())
+            self._answer(fanotify.allow, self._waiting.pop())
 
-    def _allow(self, file: int) -> None:
+    def _answer(self, answer: Callable[[int, int], None], asked: fanotify.PermissionEvent) -> None:
         try:
-            fanotify.allow(self._group, file)
+            answer(self._group, asked.file)
         except FileNotFoundError:  # the process was killed in the meantime
             log.debug("hold.process_ended", container=self._container_id)
 

@@ -12,7 +12,7 @@ _MARK_ADD, _MARK_FLUSH, _MARK_FILESYSTEM = 0x1, 0x80, 0x100
 _MARK_MOUNT = 0x10
 _OPEN_PERM = 0x10000
 _OPEN_EXEC, _OPEN_EXEC_PERM = 0x1000, 0x40000
-_ALLOW = 0x1
+_ALLOW, _DENY = 0x1, 0x2
 _AT_FDCWD = -100
 _EVENT = struct.Struct("=IBBHQii")  # struct fanotify_event_metadata
 _ANSWER = struct.Struct("=iI")  # struct fanotify_response
@@ -107,8 +107,17 @@ def notified(group: int) -> Iterator[int]:
 
 def allow(group: int, file: int) -> None:
     """Allow an execution, and close the file. Raises FileNotFoundError if the process was killed in the meantime."""
+    _answer(group, file, _ALLOW)
+
+
+def deny(group: int, file: int) -> None:
+    """Have an execution fail with EPERM, and close the file. Raises FileNotFoundError as ``allow`` does."""
+    _answer(group, file, _DENY)
+
+
+def _answer(group: int, file: int, answer: int) -> None:
     try:
-        os.write(group, _ANSWER.pack(file, _ALLOW))
+        os.write(group, _ANSWER.pack(file, answer))
     finally:
         os.close(file)
 

@@ -1,19 +1,23 @@
 """No successor is started next to an old container where it cannot be held: two would run side by side."""
 
 import asyncio
+import errno
 import os
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from kubemend.agent.actuator.hold import cgroups, exec_hold, fanotify
 from kubemend.agent.actuator.hold.cgroups import Cgroup, Mark
 from kubemend.agent.actuator.hold.exec_hold import ExecHolds, Hold, HoldError, Timeouts
 from kubemend.agent.actuator.hold.standby import Standbys
 from kubemend.agent.model.workloads import ContainerId
+from tests import eventually
 from tests.fakes.proc_tree import ProcTree, container_id
 
 OLD, PID = container_id(1), 100
@@ -135,3 +139,74 @@ async def test_only_a_root_that_is_still_mounted_is_marked(
         hold.release()
         await asyncio.get_running_loop().run_in_executor(threads, int)  # it is closed in the one after that
     assert marked == ([root] if is_mounted else [])
+
+
+class Kernel:
+    """Stand in for fanotify: processes ask to execute, and are answered."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.group = os.eventfd(0, os.EFD_NONBLOCK)
+        self.answers: list[tuple[int, str]] = []
+        self._asking: list[fanotify.PermissionEvent] = []
+        monkeypatch.setattr(exec_hold, "_new_group", lambda: self.group)
+        monkeypatch.setattr(fanotify, "flush", lambda _: None)
+        monkeypatch.setattr(fanotify, "permission_events", self._events)
+        for name in ("allow", "deny"):
+            monkeypatch.setattr(fanotify, name, lambda _, file, name=name: self.answers.append((file, name)))
+
+    async def ask(self, pid: int) -> None:
+        """Have a process ask; its number stands for the file as well."""
+        self._asking.append(fanotify.PermissionEvent(file=pid, pid=pid))
+        os.eventfd_write(self.group, 1)
+        await eventually.true(lambda: not self._asking)
+
+    def _events(self, group: int) -> list[fanotify.PermissionEvent]:
+        os.eventfd_read(group)
+        asking, self._asking = self._asking, []
+        return asking
+
+
+async def test_processes_that_wait_for_a_release_are_limited_and_the_dead_are_forgotten(
+    tree: ProcTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Probes of a container that is held for minutes time out, and are killed; people run programs in it."""
+    monkeypatch.setattr(exec_hold, "MOST_WAITING", 3)
+    kernel = Kernel(monkeypatch)
+    with ThreadPoolExecutor(1) as threads:
+        hold = Hold(OLD, proc=tree.proc, roots=Roots(), threads=threads, timeouts=Timeouts())  # type: ignore[arg-type]
+        await kernel.ask(PID)
+        assert await hold.engaged()
+        for pid in range(201, 211):
+            process = shutil.copytree(tree.proc / str(PID), tree.proc / str(pid), symlinks=True)
+            await kernel.ask(pid)
+            if pid <= 205:
+                shutil.rmtree(process)
+        assert kernel.answers == [
+            (201, "allow"), (202, "allow"), (203, "allow"), (204, "allow"), (205, "allow"),
+            (208, "deny"), (209, "deny"), (210, "deny"),
+        ]  # fmt: skip
+        assert hold.asker == PID
+        hold.release()
+        await asyncio.get_running_loop().run_in_executor(threads, int)
+    assert {file for file, answer in kernel.answers if answer == "allow"} == {*range(201, 208), PID}
+
+
+async def test_hold_survives_a_lack_of_descriptors(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel refuses the execution then."""
+    kernel = Kernel(monkeypatch)
+
+    def full(group: int) -> None:
+        os.eventfd_read(group)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with ThreadPoolExecutor(1) as threads:
+        hold = Hold(OLD, proc=tree.proc, roots=Roots(), threads=threads, timeouts=Timeouts())  # type: ignore[arg-type]
+        await kernel.ask(PID)
+        assert await hold.engaged()
+        with monkeypatch.context() as patched, capture_logs() as logs:
+            patched.setattr(fanotify, "permission_events", full)
+            os.eventfd_write(kernel.group, 1)
+            await eventually.true(lambda: [each["event"] for each in logs] == ["hold.not_read"])
+        hold.release()
+        await asyncio.get_running_loop().run_in_executor(threads, int)
+    assert kernel.answers == [(PID, "allow")]
