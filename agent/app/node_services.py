@@ -183,6 +183,7 @@ class NodeServices:
                 devices=driver,
                 holders=holders,
                 reporter=reporting.pods,
+                events=reporting.events,
                 metrics=shared.metrics,
             ),
             prover=RestartProofs(

@@ -19,6 +19,7 @@ RESTART_FAILED = "InPlaceRestartFailed"
 RESTART_REFUSED = "InPlaceRestartRefused"
 RESTART_POSTPONED = "InPlaceRestartPostponed"
 OOM_KILLED = "OOMKilled"
+UNKNOWN_ANNOTATION = "UnknownAnnotation"
 
 _NODE: Final = None  # the object of a message about the node
 _REASON = {Health.UNHEALTHY: DEVICE_UNHEALTHY, Health.DEGRADED: DEVICE_DEGRADED, Health.HEALTHY: DEVICE_HEALTHY}
@@ -130,3 +131,8 @@ def of_oom_kill(finding: Finding, *, pod: PodRef | None, container: str = "") ->
         subject=container,
         container=container,
     )
+
+
+def of_unknown_annotations(pod: PodRef, message: str, *, now: float) -> EventMessage:
+    """Return the message about annotations that have no effect (``agent.restart.options.unknown``)."""
+    return EventMessage(about=pod, reason=UNKNOWN_ANNOTATION, message=message, at=now)

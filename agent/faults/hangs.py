@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import functools
+import time
 from collections.abc import Awaitable, Callable
 
 import structlog
 
 from kubemend.agent import ports
 from kubemend.agent.clients.podresources import convert
+from kubemend.agent.devices import event_messages
 from kubemend.agent.devices.verdict_store import VerdictStore, gpu_keys
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model import conditions, hangs
@@ -39,12 +41,14 @@ class Hangs:
         devices: ports.Devices,
         holders: ports.Holders,
         reporter: ports.Conditions,
+        events: ports.EventRecorder,
         metrics: Metrics,
     ) -> None:
         self._verdict_store = verdict_store
         self._devices = devices
         self._holders = holders
         self._reporter = reporter
+        self._events = events
         self._metrics = metrics
         self._queue: asyncio.Queue[Hang] = asyncio.Queue()
         self._handling: set[ContainerId] = set()
@@ -89,6 +93,12 @@ class Hangs:
         if not reason:
             condition = Condition(conditions.IN_PLACE_RESTART, ConditionStatus.UNKNOWN, "NoRestart")
         self._reporter.set(pod, condition)
+
+    def unknown_annotations(self, pod: PodRef, message: str) -> None:
+        """Record an Event about annotations that have no effect; empty: they are gone."""
+        if message:
+            log.warning("annotations.unknown", pod=str(pod), reason=message)
+            self._events.record(event_messages.of_unknown_annotations(pod, message, now=time.time()))
 
     async def run(self, *, restarts: RestartScheduler, still_hung: Callable[[ContainerId], Awaitable[str]]) -> None:
         """Handle hangs as they arrive. ``still_hung`` checks again and returns why not (empty: it still hangs)."""

@@ -1,9 +1,10 @@
 """Parse the ``kubemend.io/`` annotations of a pod. Pure."""
 
+import difflib
 import enum
 import functools
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kubemend.agent.restart import intents, keep
@@ -35,6 +36,9 @@ FATAL_EXIT_CODES = exit_codes.FATAL
 RESTARTS = PREFIX + "restarts"
 """Written, not read: how often the containers were restarted (``agent.reporters.restart_counts``)."""
 OWNER_COUNTS = PREFIX + "owner-counts-restarts"
+HOLD = PREFIX + "hold"
+"""Read by the controller, like the next one (``controller.gangs.gang_options``)."""
+OWNER_RECREATES = PREFIX + "owner-recreates-pods"
 
 LONGEST_GRACE = 3600.0
 """Seconds, as a Restart allows (``gracePeriodSeconds`` in daemonset/crds/restarts.yaml)."""
@@ -60,6 +64,11 @@ _ALL = (
 )
 USED = frozenset({*_ALL, CACHE, RESTARTS})
 """The annotations of a pod that the agent reads."""
+_READ_BY_OTHERS = (CACHE_SIZE, LAUNCHER, LAUNCHER_OPTIONS, HOLD, OWNER_RECREATES)
+KNOWN = USED.union(_READ_BY_OTHERS)
+"""All annotations of a pod that have an effect."""
+_ALIKE = 0.85
+"""Similarity from which a name is taken for a misspelled one; the prefix alone gives some 0.6."""
 _LONGEST = 1000
 """Characters of an annotation: they can have 256 KiB, and user input must not fill logs and conditions."""
 _LONGEST_NUMBER = 9
@@ -145,6 +154,23 @@ def _parsed(read: tuple[tuple[str, str], ...], *, cache_is_off: bool) -> Options
         keep=kept_paths(annotations),
         overlap=_overlap(annotations.get(OVERLAP)),
     )
+
+
+def unknown(annotations: Iterable[str]) -> str:
+    """Return the names among a pod's annotations that are kubemend's and have no effect, with hints; empty: none.
+
+    They are no reason to refuse a restart: a later release may know them.
+    """
+    found = []
+    for name in sorted(name for name in annotations if is_unknown(name)):
+        alike = difflib.get_close_matches(name, KNOWN, n=1, cutoff=_ALIKE)
+        found.append(f"{name} (did you mean {alike[0]}?)" if alike else name)
+    return f"unknown annotations have no effect: {', '.join(found)}" if found else ""
+
+
+def is_unknown(name: str) -> bool:
+    """Return whether an annotation's name is kubemend's and has no effect."""
+    return name.startswith(PREFIX) and name not in KNOWN
 
 
 def kept_paths(annotations: Mapping[str, str]) -> tuple[str, ...]:

@@ -46,6 +46,9 @@ class Listener(Protocol):
     def refused(self, pod: PodRef, reason: str) -> None:
         """A pod's annotations are invalid; ``reason`` is empty when they no longer are."""
 
+    def unknown_annotations(self, pod: PodRef, message: str) -> None:
+        """Some of a pod's annotations have kubemend's prefix and no effect; ``message`` is empty when none are left."""
+
 
 class Polls(Protocol):
     """Receives every check of a file (``agent.restarts.next_step_timer.NextStepTimer``)."""
@@ -87,6 +90,7 @@ class HeartbeatSource:
         self._remembered: frozenset[ContainerId] = frozenset()
         self._saved: frozenset[ContainerId] = frozenset()
         self._refused: dict[PodUid, str] = {}
+        self._unknown: dict[PodUid, str] = {}
         self._requesting: frozenset[PodUid] = frozenset()
         self._wake = asyncio.Event()
         self._to_save = asyncio.Event()
@@ -127,6 +131,7 @@ class HeartbeatSource:
     def _on_pod(self, change: PodChange) -> None:
         if change.kind is PodChangeKind.GONE:
             self._refused.pop(change.pod.ref.uid, None)
+            self._unknown.pop(change.pod.ref.uid, None)
         else:
             self._check_annotations(change.pod)
         self._wake.set()
@@ -146,6 +151,9 @@ class HeartbeatSource:
             if reason != self._refused.get(pod.ref.uid, ""):
                 self._refused[pod.ref.uid] = reason
                 self._listener.refused(pod.ref, reason)
+            if (unknown := options.unknown(pod.annotations)) != self._unknown.get(pod.ref.uid, ""):
+                self._unknown[pod.ref.uid] = unknown
+                self._listener.unknown_annotations(pod.ref, unknown)
 
     async def _wake_on(self, changes: "asyncio.Queue[ContainerEvent]") -> None:
         """Update the watches when the containers of a pod with a heartbeat change; most pods have none."""

@@ -4,6 +4,7 @@ The view has only the fields in use: most of a pod's bytes are its environment, 
 tools.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -47,6 +48,8 @@ _LONGEST_ANNOTATION: Final = 1001
 """Maximum number of characters kept: one more than is accepted, so that an annotation that is too long is still
 refused.
 """
+_MOST_UNKNOWN: Final = 8
+"""Names of annotations that may be misspelled; they are reported."""
 _TOO_MUCH: Final = (
     f"(not kept: the pod has more than {MOST_OF_A_POD >> 10} KiB of hooks, labels and annotations, or "
     f"those of its namespace {MOST_OF_A_NAMESPACE >> 20} MiB, or most of {MOST_OF_ALL >> 20} MiB for all; shorten them)"
@@ -109,10 +112,12 @@ def _finished(pod: PodView) -> PodView:
 
 
 def _annotations(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the annotations that kubemend uses."""
+    """Yield the annotations that kubemend uses, and the names of some that it does not know."""
     for key, text in given.items():
         if key in options.USED or key in _OF_OTHERS:
             yield key, text[:_LONGEST_ANNOTATION]
+    for key in itertools.islice(filter(options.is_unknown, given), _MOST_UNKNOWN):
+        yield key, ""
 
 
 _RESTARTS_FIELD: Final = f"metadata.annotations['{options.RESTARTS}']"

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from hack import api_doc, api_schema
+from kubemend.agent.restart import options
 from tests.unit.docs import api_sources, pages
 from tests.unit.docs.api_tables import WRITTEN_BY_PEOPLE, WRITTEN_BY_US
 
@@ -31,6 +32,11 @@ def test_each_is_described_once_for_each_kind_of_object() -> None:
     assert len(set(places)) == len(places)
     assert all(each["meaning"].endswith(".") for each in NAMES)
     assert {each["what"] for each in NAMES} <= {"annotation", "condition", "label", "scheduling gate", "taint", "value"}
+
+
+def test_all_annotations_of_pods_are_known_to_the_agent() -> None:
+    described = {each["name"].strip("`") for each in NAMES if (each["what"], each["of"]) == ("annotation", "Pod")}
+    assert described == options.KNOWN
 
 
 @pytest.mark.parametrize("page", pages.ALL, ids=pages.name)

@@ -129,3 +129,14 @@ def test_log_symlink_name_fits_the_file_system() -> None:
     name = host_files.log_symlink_name(ref, ContainerId("f" * 64))
     assert len(name) == 255
     assert name.endswith(".log")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("kubemend.io/grace-periods", " (did you mean kubemend.io/grace-period?)"), ("kubemend.io/zzz", "")],
+)
+def test_unknown_annotations_are_named_and_refuse_nothing(name: str, hint: str) -> None:
+    annotations = {options.RESTART: options.IN_PLACE, "example.com/restarts": "x", options.CACHE_SIZE: "1Gi", name: "x"}
+    assert options.unknown(annotations) == f"unknown annotations have no effect: {name}{hint}"
+    assert options.parse(annotations).opted_in
+    assert options.unknown({key: annotations[key] for key in annotations if key != name}) == ""

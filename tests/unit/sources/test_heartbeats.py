@@ -93,6 +93,7 @@ class Recorded:
     hangs: "asyncio.Queue[Hang]" = field(default_factory=asyncio.Queue)
     silent: "asyncio.Queue[tuple[ContainerRef, float | None]]" = field(default_factory=asyncio.Queue)
     refusals: "asyncio.Queue[tuple[PodRef, str]]" = field(default_factory=asyncio.Queue)
+    unknown: list[tuple[PodRef, str]] = field(default_factory=list)
     checks: dict[ContainerId, list[FileCheck]] = field(default_factory=dict)
     forgotten: "asyncio.Queue[ContainerId]" = field(default_factory=asyncio.Queue)
 
@@ -104,6 +105,9 @@ class Recorded:
 
     def refused(self, pod: PodRef, reason: str) -> None:
         self.refusals.put_nowait((pod, reason))
+
+    def unknown_annotations(self, pod: PodRef, message: str) -> None:
+        self.unknown.append((pod, message))
 
     def polled(self, container: ContainerSummary, check: FileCheck) -> None:
         self.checks.setdefault(container.id, []).append(check)
@@ -402,6 +406,16 @@ async def test_pod_without_request_is_not_watched(tmp_path: Path) -> None:
         env.begin()
         await until(lambda: bool(env.statuses))
         assert {status.state for status in env.statuses} == {ComponentState.IDLE}
+
+
+async def test_unknown_annotations_are_reported_once_for_each_change(env: Env) -> None:
+    for labels in ({}, {"changed": "yes"}):
+        pod = replace(builders.pod(), annotations={"kubemend.io/max-restart": "3"}, labels=labels)
+        await env.pods.put(pod)
+    message = "unknown annotations have no effect: kubemend.io/max-restart (did you mean kubemend.io/max-restarts?)"
+    assert env.recorded.unknown == [(pod.ref, message)]
+    await env.pods.put(builders.pod())
+    assert env.recorded.unknown[1:] == [(pod.ref, "")]
 
 
 async def test_changed_annotation_takes_effect_immediately(env: Env) -> None:

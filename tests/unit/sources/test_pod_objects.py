@@ -373,8 +373,16 @@ def test_finished_pods_of_many_namespaces_keep_their_bound() -> None:
 
 def test_every_annotation_that_the_agent_reads_is_kept() -> None:
     names = {each for each in vars(options).values() if isinstance(each, str) and each.startswith(options.PREFIX)}
-    of_components = {options.PREFIX, options.CACHE_SIZE, options.LAUNCHER, options.LAUNCHER_OPTIONS}
-    assert names - of_components == options.USED
+    names.remove(options.PREFIX)
+    assert names == options.KNOWN
+    view = pod_objects.pod_view({**POD, "metadata": POD["metadata"] | {"annotations": dict.fromkeys(names, "x")}})
+    assert view.annotations.keys() == options.USED
+
+
+def test_names_of_a_few_unknown_annotations_are_kept() -> None:
+    given = {f"kubemend.io/{number}": "x" * 1000 for number in range(100)} | {"example.com/restart": "x"}
+    view = pod_objects.pod_view({**POD, "metadata": POD["metadata"] | {"annotations": given}})
+    assert dict(view.annotations) == {f"kubemend.io/{number}": "" for number in range(8)}
 
 
 def test_oversized_pod_keeps_its_identity_and_cannot_be_restarted() -> None:
@@ -404,7 +412,7 @@ def test_huge_fields_are_not_kept(huge: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("field", ["labels", "annotations"])
 def test_labels_and_annotations_that_nothing_uses_take_no_room(field: str) -> None:
-    many = POD["metadata"][field] | {f"kubemend.io/{number}": "x" * 60 for number in range(20_000)}
+    many = POD["metadata"][field] | {f"example.com/{number}": "x" * 60 for number in range(20_000)}
     view = pod_objects.pod_view({**POD, "metadata": POD["metadata"] | {field: many}})
     assert view == pod_objects.pod_view(POD)
     assert shares.weight(view) < 10_000
