@@ -36,6 +36,7 @@ from kubemend.agent.model.devices import DeviceId, Gpu
 from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.model.workloads import PodChange, PodChangeKind, PodUid
 from kubemend.agent.reporters.events import EventReporter
+from kubemend.agent.restarts.annotation_reports import AnnotationReports
 from kubemend.agent.restarts.dependencies import DeviceFacts
 from kubemend.agent.restarts.manual_requests import ManualRestarts
 from kubemend.agent.restarts.runtime_access import RuntimeAccess
@@ -118,6 +119,7 @@ class NodeServices:
             report=shared.parts.reporter("node"),
         )
         reporting = Reporting.of(shared.settings, api=shared.api, pods=pods, metrics=shared.metrics, parts=shared.parts)
+        AnnotationReports(pods=pods, conditions=reporting.pods, events=reporting.events).begin()
         holders = GpuHolders(cache=shared.allocations, inventory=lambda: driver.inventory)
         publisher = _publisher(sources, verdict_store=verdict_store, pods=pods, holders=holders, reporting=reporting)
         hub = hub_wiring.build_hub_client(
@@ -182,8 +184,6 @@ class NodeServices:
                 verdict_store=verdict_store,
                 devices=driver,
                 holders=holders,
-                reporter=reporting.pods,
-                events=reporting.events,
                 metrics=shared.metrics,
             ),
             prover=RestartProofs(

@@ -3,24 +3,20 @@
 import asyncio
 import contextlib
 import functools
-import time
 from collections.abc import Awaitable, Callable
 
 import structlog
 
 from kubemend.agent import ports
 from kubemend.agent.clients.podresources import convert
-from kubemend.agent.devices import event_messages
 from kubemend.agent.devices.verdict_store import VerdictStore, gpu_keys
 from kubemend.agent.metrics import Metrics
-from kubemend.agent.model import conditions, hangs
-from kubemend.agent.model.conditions import Condition, ConditionStatus
+from kubemend.agent.model import hangs
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.findings import Source
 from kubemend.agent.model.hangs import Hang
-from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodRef
+from kubemend.agent.model.workloads import ContainerId, ContainerRef
 from kubemend.agent.restart import admission
-from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts.requests import Request
 from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.common import contained
@@ -40,15 +36,11 @@ class Hangs:
         verdict_store: VerdictStore,
         devices: ports.Devices,
         holders: ports.Holders,
-        reporter: ports.Conditions,
-        events: ports.EventRecorder,
         metrics: Metrics,
     ) -> None:
         self._verdict_store = verdict_store
         self._devices = devices
         self._holders = holders
-        self._reporter = reporter
-        self._events = events
         self._metrics = metrics
         self._queue: asyncio.Queue[Hang] = asyncio.Queue()
         self._handling: set[ContainerId] = set()
@@ -80,25 +72,6 @@ class Hangs:
             return
         with contextlib.suppress(KeyError):
             self._metrics.heartbeat_age.remove(*labels)
-
-    def refused(self, pod: PodRef, reason: str) -> None:
-        """Publish on a pod that its annotations are invalid. An empty ``reason`` withdraws that."""
-        log.warning("annotations.refused", pod=str(pod), reason=reason)
-        condition = Condition(
-            conditions.IN_PLACE_RESTART,
-            ConditionStatus.FALSE,
-            Reason.BAD_ANNOTATION.value,
-            f"nothing is restarted or watched: {reason}",
-        )
-        if not reason:
-            condition = Condition(conditions.IN_PLACE_RESTART, ConditionStatus.UNKNOWN, "NoRestart")
-        self._reporter.set(pod, condition)
-
-    def unknown_annotations(self, pod: PodRef, message: str) -> None:
-        """Record an Event about annotations that have no effect; empty: they are gone."""
-        if message:
-            log.warning("annotations.unknown", pod=str(pod), reason=message)
-            self._events.record(event_messages.of_unknown_annotations(pod, message, now=time.time()))
 
     async def run(self, *, restarts: RestartScheduler, still_hung: Callable[[ContainerId], Awaitable[str]]) -> None:
         """Handle hangs as they arrive. ``still_hung`` checks again and returns why not (empty: it still hangs)."""

@@ -18,11 +18,7 @@ from kubemend.agent.model.workloads import (
     ContainerRef,
     ContainerState,
     ContainerSummary,
-    PodChange,
-    PodChangeKind,
-    PodRef,
     PodUid,
-    PodView,
 )
 from kubemend.agent.restart import members, options
 from kubemend.agent.sources.heartbeat_watch import Watch
@@ -42,12 +38,6 @@ class Listener(Protocol):
 
     def silent_for(self, container: ContainerRef, seconds: float | None) -> None:
         """Seconds since the file was last touched; None while that is unknown."""
-
-    def refused(self, pod: PodRef, reason: str) -> None:
-        """A pod's annotations are invalid; ``reason`` is empty when they no longer are."""
-
-    def unknown_annotations(self, pod: PodRef, message: str) -> None:
-        """Some of a pod's annotations have kubemend's prefix and no effect; ``message`` is empty when none are left."""
 
 
 class Polls(Protocol):
@@ -89,8 +79,6 @@ class HeartbeatSource:
         self._watches: dict[ContainerId, tuple[Watch, asyncio.Task[None]]] = {}
         self._remembered: frozenset[ContainerId] = frozenset()
         self._saved: frozenset[ContainerId] = frozenset()
-        self._refused: dict[PodUid, str] = {}
-        self._unknown: dict[PodUid, str] = {}
         self._requesting: frozenset[PodUid] = frozenset()
         self._wake = asyncio.Event()
         self._to_save = asyncio.Event()
@@ -98,9 +86,7 @@ class HeartbeatSource:
     async def run(self) -> None:
         """Watch indefinitely."""
         self._remembered = self._saved = await self._memory.load()
-        for pod in self._pods.pods().values():
-            self._check_annotations(pod)
-        unsubscribe = self._pods.subscribe(self._on_pod)
+        unsubscribe = self._pods.subscribe(lambda _: self._wake.set())
         try:
             async with self._events.subscribe() as changes, asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._wake_on(changes), name="container changes for heartbeats")
@@ -127,33 +113,6 @@ class HeartbeatSource:
             return "it has ended, or its heartbeat is no longer requested"
         watch, _ = self._watches[container]
         return _NO_LONGER_HUNG[(await watch.poll()).status]
-
-    def _on_pod(self, change: PodChange) -> None:
-        if change.kind is PodChangeKind.GONE:
-            self._refused.pop(change.pod.ref.uid, None)
-            self._unknown.pop(change.pod.ref.uid, None)
-        else:
-            self._check_annotations(change.pod)
-        self._wake.set()
-
-    def _check_annotations(self, pod: PodView) -> None:
-        """Report annotations that are invalid, whatever they are for: the pod's author should not learn it by a fault.
-
-        A pod that is too large to be kept has no containers here, and its annotations are not known.
-        """
-        with contained.within(contained.Part.HEARTBEAT, pod.ref):
-            reason = ""
-            if pod.containers:
-                try:
-                    options.parse(pod.annotations)
-                except options.BadAnnotationError as error:
-                    reason = str(error)
-            if reason != self._refused.get(pod.ref.uid, ""):
-                self._refused[pod.ref.uid] = reason
-                self._listener.refused(pod.ref, reason)
-            if (unknown := options.unknown(pod.annotations)) != self._unknown.get(pod.ref.uid, ""):
-                self._unknown[pod.ref.uid] = unknown
-                self._listener.unknown_annotations(pod.ref, unknown)
 
     async def _wake_on(self, changes: "asyncio.Queue[ContainerEvent]") -> None:
         """Update the watches when the containers of a pod with a heartbeat change; most pods have none."""

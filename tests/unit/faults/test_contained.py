@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from kubemend.agent import ports
 from kubemend.agent.actuator.swap_calls import SwapCalls
 from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.clients.journal.store import Store
@@ -142,8 +141,6 @@ async def test_hang_handler_error_leaves_others(
         verdict_store=findings.verdict_store,
         devices=findings.devices,
         holders=findings.holders,
-        reporter=findings.said,
-        events=ports.NO_RECORDER,
         metrics=findings.metrics,
     )
 

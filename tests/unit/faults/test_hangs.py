@@ -13,7 +13,6 @@ from kubemend.agent.model import conditions, hangs
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.model.devices import DeviceLocator
-from kubemend.agent.model.event_messages import EventMessage, Level
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.hangs import Hang, Thread
 from kubemend.agent.model.workloads import Allocations, ContainerId
@@ -61,7 +60,6 @@ class Node(NodeEnv):
 
     restarts: Restarts = field(default_factory=Restarts)
     still: dict[ContainerId, str] = field(default_factory=dict)
-    recorded: list[EventMessage] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,13 +67,8 @@ class Node(NodeEnv):
             verdict_store=self.verdict_store,
             devices=self.devices,
             holders=self.holders,
-            reporter=self.said,
-            events=self,
             metrics=self.metrics,
         )
-
-    def record(self, event_message: EventMessage) -> None:
-        self.recorded.append(event_message)
 
     async def still_hung(self, container: ContainerId) -> str:
         return self.still.get(container, "")
@@ -178,23 +171,6 @@ async def test_heartbeat_age_is_shown_while_known(node: Node) -> None:
     assert node.metric("kubemend_heartbeat_age_seconds", **labels) == 12.5
     node.hangs.silent_for(builders.TARGET, None)
     assert node.metric("kubemend_heartbeat_age_seconds", **labels) is None
-
-
-async def test_invalid_annotation_is_published_on_pod(node: Node) -> None:
-    node.hangs.refused(builders.POD, "annotation x is missing")
-    said = node.said.said[builders.POD, conditions.IN_PLACE_RESTART]
-    assert (said.status, said.reason) == (ConditionStatus.FALSE, "BadAnnotation")
-    assert said.message == "nothing is restarted or watched: annotation x is missing"
-    node.hangs.refused(builders.POD, "")
-    assert node.said.said[builders.POD, conditions.IN_PLACE_RESTART].status is ConditionStatus.UNKNOWN
-
-
-async def test_unknown_annotations_are_an_event_of_the_pod(node: Node) -> None:
-    node.hangs.unknown_annotations(builders.POD, "unknown annotations have no effect: kubemend.io/x")
-    node.hangs.unknown_annotations(builders.POD, "")
-    (recorded,) = node.recorded
-    assert (recorded.about, recorded.reason) == (builders.POD, "UnknownAnnotation")
-    assert (recorded.level, recorded.message) == (Level.WARNING, "unknown annotations have no effect: kubemend.io/x")
 
 
 async def test_hang_that_ends_before_first_step_is_not_restarted(env: RestartEnv) -> None:

@@ -22,12 +22,11 @@ from kubemend.agent.model.workloads import (
     ContainerSpec,
     ContainerState,
     ContainerSummary,
-    PodRef,
     PodUid,
     PodView,
 )
 from kubemend.agent.restart import members, options
-from kubemend.agent.sources import heartbeat_watch, pod_objects
+from kubemend.agent.sources import heartbeat_watch
 from kubemend.agent.sources.heartbeats import HeartbeatSource
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common.components import ComponentState, ComponentStatus
@@ -92,8 +91,6 @@ class Recorded:
 
     hangs: "asyncio.Queue[Hang]" = field(default_factory=asyncio.Queue)
     silent: "asyncio.Queue[tuple[ContainerRef, float | None]]" = field(default_factory=asyncio.Queue)
-    refusals: "asyncio.Queue[tuple[PodRef, str]]" = field(default_factory=asyncio.Queue)
-    unknown: list[tuple[PodRef, str]] = field(default_factory=list)
     checks: dict[ContainerId, list[FileCheck]] = field(default_factory=dict)
     forgotten: "asyncio.Queue[ContainerId]" = field(default_factory=asyncio.Queue)
 
@@ -102,12 +99,6 @@ class Recorded:
 
     def silent_for(self, container: ContainerRef, seconds: float | None) -> None:
         self.silent.put_nowait((container, seconds))
-
-    def refused(self, pod: PodRef, reason: str) -> None:
-        self.refusals.put_nowait((pod, reason))
-
-    def unknown_annotations(self, pod: PodRef, message: str) -> None:
-        self.unknown.append((pod, message))
 
     def polled(self, container: ContainerSummary, check: FileCheck) -> None:
         self.checks.setdefault(container.id, []).append(check)
@@ -408,16 +399,6 @@ async def test_pod_without_request_is_not_watched(tmp_path: Path) -> None:
         assert {status.state for status in env.statuses} == {ComponentState.IDLE}
 
 
-async def test_unknown_annotations_are_reported_once_for_each_change(env: Env) -> None:
-    for labels in ({}, {"changed": "yes"}):
-        pod = replace(builders.pod(), annotations={"kubemend.io/max-restart": "3"}, labels=labels)
-        await env.pods.put(pod)
-    message = "unknown annotations have no effect: kubemend.io/max-restart (did you mean kubemend.io/max-restarts?)"
-    assert env.recorded.unknown == [(pod.ref, message)]
-    await env.pods.put(builders.pod())
-    assert env.recorded.unknown[1:] == [(pod.ref, "")]
-
-
 async def test_changed_annotation_takes_effect_immediately(env: Env) -> None:
     file = env.begin()
     await env.beats(file)
@@ -425,45 +406,6 @@ async def test_changed_annotation_takes_effect_immediately(env: Env) -> None:
     await until(lambda: env.source._watches[ME][0].config.timeout == 3600)
     await env.pods.put(builders.pod())
     await until(lambda: not env.source._watches)
-
-
-async def test_invalid_annotation_is_reported_and_cleared(env: Env) -> None:
-    env.begin()
-    pod = annotated()
-    await env.pods.put(replace(pod, annotations={"kubemend.io/heartbeat-file": "/tmp/beat"}))
-    await env.pods.put(replace(pod, annotations={"kubemend.io/heartbeat-file": "/tmp/beat", "x": "y"}))
-    async with asyncio.timeout(PATIENCE):
-        assert "heartbeat-timeout is missing" in (await env.recorded.refusals.get())[1]
-        assert env.recorded.refusals.empty()
-        await env.pods.put(pod)
-        assert await env.recorded.refusals.get() == (builders.POD, "")
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "hint"),
-    [
-        ("restart", "inplace", "the only value is 'InPlace'"),
-        ("grace-period", "10 s", "write seconds"),
-        ("max-restarts", "many", "write a whole number"),
-    ],
-)
-async def test_any_invalid_annotation_is_reported_before_a_fault(env: Env, name: str, value: str, hint: str) -> None:
-    env.begin()
-    annotations = {"kubemend.io/restart": "InPlace", f"kubemend.io/{name}": value}
-    await env.pods.put(replace(builders.pod(), annotations=annotations))
-    async with asyncio.timeout(PATIENCE):
-        pod, reason = await env.recorded.refusals.get()
-    assert pod == builders.POD
-    assert f"annotation kubemend.io/{name}" in reason
-    assert hint in reason
-
-
-async def test_annotations_of_a_pod_that_is_not_kept_are_not_reported(env: Env) -> None:
-    env.begin()
-    await env.pods.put(pod_objects.bare(builders.pod()))
-    await env.pods.put(replace(builders.pod(), annotations={"kubemend.io/restart": "on"}))
-    async with asyncio.timeout(PATIENCE):
-        assert "'on'" in (await env.recorded.refusals.get())[1]
 
 
 async def test_node_with_hidden_cgroups_is_reported_with_hint(env: Env) -> None:
