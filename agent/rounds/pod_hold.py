@@ -29,7 +29,8 @@ class PodHolder:
     """Follow one pod.
 
     - ``changed`` is set at each change.
-    - ``kubelet_started`` has the containers that kubelet started, ``created`` those that it created but did not start.
+    - ``kubelet_started`` has the containers that kubelet started.
+    - ``settled`` has those about which the restart has decided.
     - ``on_deleted`` is called when the pod is being deleted or ended (an eviction, the node's shutdown), or is gone.
     """
 
@@ -38,12 +39,27 @@ class PodHolder:
     ) -> None:
         self.changed = asyncio.Event()
         self.kubelet_started: set[ContainerId] = set()
-        self.created: set[ContainerId] = set()
+        self.settled: set[ContainerId] = set()
         self._pod = pod
         self._dependencies = dependencies
         self._holding = holding
         self._on_deleted = on_deleted
         self._catching: set[asyncio.Task[None]] = set()
+
+    @property
+    def created(self) -> frozenset[ContainerId]:
+        """Return the containers that kubelet has created and not started, without those in ``settled``.
+
+        They are the runtime's latest: events of this pod may wait while an earlier one is processed.
+        """
+        return frozenset(
+            view.id
+            for view in self._dependencies.events.containers()
+            if view.ref.pod.uid == self._pod.uid
+            and (view.state, view.restart_id) == (ContainerState.CREATED, None)
+            and self._is_held(view)
+            and view.id not in self.settled
+        )
 
     @contextlib.asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
@@ -142,15 +158,15 @@ class PodHolder:
 
     async def _process(self, event: ContainerEvent) -> None:
         view = event.container
-        if event.kind is not EventKind.CREATED:
-            self.created.discard(view.id)
-        if not self._holding.must_hold(view.ref.name) or view.id in self._holding.excluded:
+        if not self._is_held(view):
             return
         if event.kind is EventKind.CREATED and view.restart_id is None:
-            self.created.add(view.id)
             await self._holding.expect(view.id)
         elif event.kind is EventKind.STARTED:
             self._hold_soon(view)
+
+    def _is_held(self, view: ContainerSummary) -> bool:
+        return self._holding.must_hold(view.ref.name) and view.id not in self._holding.excluded
 
     def _hold_soon(self, view: ContainerSummary) -> None:
         foreign = view.restart_id is None

@@ -428,7 +428,7 @@ class MemberSession:
                 outcome = await execution.resolve(outcome)
                 await self._hold_current(execution.plan, outcome)
                 self._pod_holder.kubelet_started -= before
-                self._pod_holder.created -= before
+                self._pod_holder.settled |= before
                 continue
             if self._end_reason is not None:
                 self._release()

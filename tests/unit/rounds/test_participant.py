@@ -291,10 +291,8 @@ async def test_kubelets_created_container_is_removed_before_release(env: RoundEn
     reported = env.order(containers=frozenset({"trainer"}))
     await reported.next()
     ours = (await env.newest())["trainer"]
-    async with env.pod.cri_env.watch.subscribe(POD.uid) as events:  # the member's subscription comes before
-        theirs = await env.pod.kubelet_starts("trainer", attempt=2, start=False)
-        while (await events.get()).container_id != theirs:
-            pass
+    theirs = await env.pod.kubelet_starts("trainer", attempt=2, start=False)
+    await eventually.true(lambda: any(view.id == theirs for view in env.pod.cri_env.watch.containers()))
     env.rounds.release("default/gang-1", [])
     assert (await reported.next()).phase is StepPhase.RUNNING
     assert (await env.pod.running())["trainer"] == [ours]
