@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from kubemend.agent.restart import intents, keep
 from kubemend.agent.restart.budget import Budget
 from kubemend.agent.restart.overlap import Overlap
-from kubemend.common import durations, exit_codes, targets
+from kubemend.common import durations, exit_codes, gangs, targets
 
 PREFIX = "kubemend.io/"
 RESTART = PREFIX + "restart"
@@ -36,9 +36,8 @@ FATAL_EXIT_CODES = exit_codes.FATAL
 RESTARTS = PREFIX + "restarts"
 """Written, not read: how often the containers were restarted (``agent.reporters.restart_counts``)."""
 OWNER_COUNTS = PREFIX + "owner-counts-restarts"
-HOLD = PREFIX + "hold"
-"""Read by the controller, like the next one (``controller.gangs.gang_options``)."""
-OWNER_RECREATES = PREFIX + "owner-recreates-pods"
+HOLD = gangs.HOLD
+OWNER_RECREATES = gangs.OWNER_RECREATES
 
 LONGEST_GRACE = 3600.0
 """Seconds, as a Restart allows (``gracePeriodSeconds`` in daemonset/crds/restarts.yaml)."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kubemend.common import durations
+from kubemend.common import durations, gangs
 from kubemend.common import exit_codes as common_exit_codes
 from kubemend.controller.gangs import members as members_module
 from kubemend.controller.model.members import Member
@@ -60,11 +60,11 @@ def of(members: Iterable[Member]) -> GangOptions:
         try:
             _check_length(member)
             _check_mode(member.annotations.get(members_module.RESTART))
-            _check_flag(member, members_module.OWNER_RECREATES)
+            _check_flag(member, gangs.OWNER_RECREATES)
             if (text := member.annotations.get(members_module.MAX_RESTARTS)) is not None:
                 limits.add(_count(text))
             codes |= exit_codes(member.annotations.get(FATAL_EXIT_CODES, ""))
-            if (text := member.annotations.get(members_module.HOLD)) is not None:
+            if (text := member.annotations.get(gangs.HOLD)) is not None:
                 holds.add(_hold(text))
         except BadAnnotationError as error:
             raise BadAnnotationError(f"member {slot}: {error}") from None
@@ -123,7 +123,7 @@ def _hold(text: str) -> float:
     try:
         seconds = durations.seconds(text)
     except ValueError as error:
-        raise BadAnnotationError(f"annotation {members_module.HOLD}: {error}") from None
+        raise BadAnnotationError(f"annotation {gangs.HOLD}: {error}") from None
     if seconds > _LONGEST_HOLD:
-        raise BadAnnotationError(f"annotation {members_module.HOLD} is {text!r}. It must be at most {_LONGEST_HOLD:g}s")
+        raise BadAnnotationError(f"annotation {gangs.HOLD} is {text!r}. It must be at most {_LONGEST_HOLD:g}s")
     return seconds

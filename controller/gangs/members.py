@@ -15,16 +15,14 @@ PREFIX: Final = "kubemend.io/"
 RESTART: Final = PREFIX + "restart"
 IN_PLACE: Final = "InPlace"
 MAX_RESTARTS: Final = PREFIX + "max-restarts"
-HOLD: Final = PREFIX + "hold"
 GRACE_PERIOD: Final = PREFIX + "grace-period"
-OWNER_RECREATES: Final = PREFIX + "owner-recreates-pods"
 ANNOTATIONS: Final = (
     RESTART,
     MAX_RESTARTS,
     exit_codes.FATAL,
-    HOLD,
+    gangs.HOLD,
     GRACE_PERIOD,
-    OWNER_RECREATES,
+    gangs.OWNER_RECREATES,
     gangs.JOBSET_ATTEMPT,
 )
 """The annotations of a pod that the controller reads."""
@@ -147,7 +145,7 @@ def bar(member: Member, *, namespaces: frozenset[str] = frozenset()) -> Bar | No
     if member.owner is None or member.owner.kind == _NODE:
         return Bar.NO_CONTROLLER
     is_known = (member.owner.api_group, member.owner.kind) in _RECREATES
-    if not is_known and member.annotations.get(OWNER_RECREATES) != "true":
+    if not is_known and member.annotations.get(gangs.OWNER_RECREATES) != "true":
         return Bar.UNKNOWN_OWNER
     return None
 
@@ -158,7 +156,7 @@ def kept(member: Member, bar: Bar) -> str:
     if bar is not Bar.UNKNOWN_OWNER or owner is None:
         return f"its pod is not deleted: {bar.value}"
     kind = f"{owner.kind}.{owner.api_group}".rstrip(".")[:_LONGEST_KIND]
-    hint = f'if {owner.name} creates a new one, annotate the pod template with {OWNER_RECREATES}: "true"'
+    hint = f'if {owner.name} creates a new one, annotate the pod template with {gangs.OWNER_RECREATES}: "true"'
     return f"its pod is not deleted: {bar.value} (kind {kind}; {hint})"
 
 

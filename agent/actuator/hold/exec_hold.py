@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 NEEDS_OVERLAYS = "use a snapshotter that makes overlays (containerd's overlayfs)"
 """The hint where a container's root is no file system of its own, so that it cannot be marked alone."""
 
-MOST_WAITING = 64
+MOST_WAITING: Final = 64
 """Processes of one container that are blocked at once: its first one, probes, and programs that people run in it. Each
 takes a descriptor. Further ones are refused: none may run before the release."""
 

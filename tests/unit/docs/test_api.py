@@ -60,7 +60,7 @@ def test_names_are_found_however_they_are_written(tmp_path: Path, last: str) -> 
 def test_composed_names_are_found() -> None:
     files = api_sources.names(pages.ROOT)
     assert files["kubemend.io/clean"] == {"agent/restart/options.py"}
-    assert "controller/gangs/members.py" in files["kubemend.io/hold"]
+    assert "controller/gangs/members.py" in files["kubemend.io/grace-period"]
     assert "kubemend.io/jobset-name" not in files, "PREFIX of controller.jobset.naming is upstream's"
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kubemend.common import gangs
 from kubemend.common.gangs import GangKey
 from kubemend.common.kube import shares
 from kubemend.controller.gangs import gang_options, members
@@ -139,7 +140,7 @@ RECREATING = (
         ({"owner": Owner("example.com", "Job", "steps", "u")}, ("team",), Bar.UNKNOWN_OWNER),
         ({"owner": Owner("", "Pod", "driver", "u")}, (), Bar.UNKNOWN_OWNER),
         (
-            {"owner": CUSTOM, "annotations": OPTED_IN | {members.OWNER_RECREATES: "false"}},
+            {"owner": CUSTOM, "annotations": OPTED_IN | {gangs.OWNER_RECREATES: "false"}},
             (),
             Bar.UNKNOWN_OWNER,
         ),
