@@ -47,7 +47,10 @@ class Request:
 
 
 class Transport:
-    """Send requests. After a 401 the configuration is loaded again, once: tokens and certificates rotate."""
+    """Send requests. Tokens and certificate authorities rotate, so the configuration is loaded again when they fail.
+
+    That is once after a 401, and for the next request after the server's certificate was not trusted.
+    """
 
     def __init__(self, *, kubeconfig: Path | None, connect_timeout: float) -> None:
         self._kubeconfig = kubeconfig
@@ -101,6 +104,8 @@ class Transport:
                 _request_timeout=self._timeout,
             )
         except (aiohttp.ClientError, OSError) as error:
+            if isinstance(error, aiohttp.ClientConnectorCertificateError):
+                await self._drop(session)
             raise self.unreachable(request.target, error) from error
         response: aiohttp.ClientResponse = answer.response
         return response

@@ -5,11 +5,13 @@ import stat
 from pathlib import Path
 
 import pytest
+import yaml
 
 from hack.devnode import apiproxy, kubeconfig
 from kubemend.common.kube import client, config, errors, library, paths
 from kubemend.common.kube.library import config as loaders
 from tests.control_plane import ControlPlane, Tenant
+from tests.fakes.certificates import Authority
 
 
 @pytest.mark.parametrize(
@@ -79,6 +81,18 @@ async def test_new_credentials_are_read_after_a_401(tenant: Tenant, tmp_path: Pa
             await api.list(paths.PODS)
         path.write_text(tenant.kubeconfig.read_text())
         assert (await api.list(tenant.of("pods"))).items == []
+
+
+async def test_a_new_certificate_authority_is_read(control_plane: ControlPlane, tmp_path: Path) -> None:
+    path, old = tmp_path / "client", tmp_path / "ca.crt"
+    old.write_bytes(Authority.named("before the rotation").pem)
+    (cluster,) = yaml.safe_load(control_plane.kubeconfig.read_text())["clusters"]
+    kubeconfig.write(path, server=cluster["cluster"]["server"], token="t", certificate_authority=old)
+    async with client.connect(kubeconfig=path) as api:
+        with pytest.raises(errors.ApiUnavailableError, match="certificate verify failed"):
+            await api.get("/version")
+        path.write_text(control_plane.kubeconfig.read_text())
+        assert (await api.get("/version"))["major"] == "1"
 
 
 async def test_credential_plugin_is_asked(tenant: Tenant, tmp_path: Path) -> None:
