@@ -565,7 +565,7 @@ CACHES = {
 """The variables of the component ``caches``, and what each one's value ends with, after the container's name."""
 _CONTAINER = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")  # its name
 _SOCKET = re.compile(r"launcher-[0-9]{1,20}\.sock")
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _MFD_CLOEXEC = 1, 36, 1
 _RECORD = re.compile(r"[md] [^\s\0]+|e [0-9a-f]+ (-|=[0-9a-f]*)|p [0-9a-f]*|[acf] (-|=[0-9a-f]*)")
 _Value = TypeVar("_Value")
 
@@ -1226,8 +1226,18 @@ def _become(start: Start, launcher: int, errors: int) -> NoReturn:
 
 
 def memory_file(name: str, content: bytes = b"") -> int:
-    """Return a file in memory. Raises OSError, and AttributeError where Python does not support it."""
-    file = os.memfd_create(name)
+    """Return a file in memory. Raises OSError, and AttributeError or ImportError where there is no such call.
+
+    The Pythons of conda and uv do not have it: they are built for older C libraries than those with which they run.
+    """
+    if hasattr(os, "memfd_create"):
+        file = os.memfd_create(name)
+    else:
+        import ctypes
+
+        file = int(ctypes.CDLL(None, use_errno=True).memfd_create(name.encode(), _MFD_CLOEXEC))
+        if file < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     os.write(file, content)
     return file
 
@@ -2048,7 +2058,7 @@ class Launcher:
             self._oom = _read("/proc/self/oom_score_adj")
             self._store = Store(_program_key(program), self._environ.get(CACHE) or CACHE_FOLDER)
             limit = cgroup_limit(_read("/proc/self/cgroup").decode("utf-8", "replace"))
-        except (OSError, AttributeError) as error:
+        except (OSError, AttributeError, ImportError) as error:
             self._give_up(str(error))
             return None
         self._memory = memory_limit(self._options.spare_memory, limit)

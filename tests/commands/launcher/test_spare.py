@@ -601,6 +601,16 @@ def _started(pid: int) -> int:
     return process.started
 
 
+async def test_python_that_was_built_for_an_older_c_library_has_a_spare(launcher: Running) -> None:
+    """As those of conda and uv, which have no function for files in memory."""
+    launcher.start(changed="del kubemend_run.os.memfd_create")
+    await launcher.nth(1, "begin")
+    spare = await launcher.spare()
+    assert await fail_and_begin_again(launcher) == spare
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
 async def test_the_spare_ends_with_the_launcher(launcher: Running) -> None:
     launcher.start()
     await launcher.nth(1, "begin")

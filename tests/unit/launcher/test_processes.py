@@ -1,4 +1,4 @@
-"""Processes in /proc, and which of them are killed."""
+"""Processes in /proc, which of them are killed, and the files in memory that they inherit."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.kubemend_run import Process, descendants, device_of, kill, process_of, processes, resident
+from launcher.kubemend_run import Process, descendants, device_of, kill, memory_file, process_of, processes, resident
 
 FORESTS = st.integers(2, 30).flatmap(
     lambda count: st.tuples(
@@ -67,3 +67,26 @@ def test_a_device_that_is_open_or_mapped_is_found(tmp_path: Path) -> None:
     with path.open():
         assert device_of(os.getpid(), ("/dev/none", f"{tmp_path}/nvidia")) == str(path)
     assert device_of(os.getpid(), ()) == ""
+
+
+@pytest.fixture(params=["own", "of the C library"])
+def in_memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Pythons of conda and uv are built for C libraries that are older than the call."""
+    if request.param != "own":
+        monkeypatch.delattr(os, "memfd_create")
+
+
+@pytest.mark.usefixtures("in_memory")
+def test_file_in_memory_has_its_content_and_is_not_inherited() -> None:
+    file = memory_file("kubemend-test", b"content")
+    try:
+        assert Path(f"/proc/self/fd/{file}").readlink().name.startswith("memfd:kubemend-test")
+        assert (os.pread(file, 100, 0), os.get_inheritable(file)) == (b"content", False)
+    finally:
+        os.close(file)
+
+
+@pytest.mark.usefixtures("in_memory")
+def test_file_in_memory_that_the_kernel_refuses_is_an_error_with_its_reason() -> None:
+    with pytest.raises(OSError, match="Invalid argument"):
+        memory_file("n" * 250)
