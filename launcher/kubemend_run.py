@@ -1510,12 +1510,12 @@ class Control:
         return f"/proc/self/fd/{self._folder}/{name}"  # the path of a socket may have only 107 bytes
 
     def _remove_leftover(self, name: str) -> None:
-        """Remove the socket of an earlier launcher: nothing listens on it, or it would be this one's."""
+        """Remove the socket of an earlier launcher, on which nothing listens any more. Its name may be this one's."""
         import socket
 
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as trial:
             trial.settimeout(0)
-            if name == self._name or trial.connect_ex(self._path(name)) == errno.ECONNREFUSED:
+            if trial.connect_ex(self._path(name)) == errno.ECONNREFUSED:
                 os.unlink(name, dir_fd=self._folder)
 
     def _accept(self) -> None:
@@ -2009,7 +2009,7 @@ class Launcher:
     def _open_control(self) -> Control | None:
         try:
             return Control(self._environ.get(CACHE) or CACHE_FOLDER)
-        except OSError:  # no such volume, or it is read-only or full: the agent reports that there is no socket
+        except OSError:  # no such volume, or it is read-only or full, or another launcher of this container listens
             return None
 
     def _catch_signals(self) -> int:

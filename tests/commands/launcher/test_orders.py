@@ -418,6 +418,18 @@ async def test_sockets_of_earlier_launchers_are_removed(agent: Agent) -> None:
     assert "launcher-1.sock" not in names
 
 
+async def test_another_launcher_that_runs_in_the_container_leaves_the_socket_to_the_first(agent: Agent) -> None:
+    """As one that a person tries with `kubectl exec`."""
+    launcher = agent.launcher
+    launcher.start("--no-spare", under=NAMESPACE)
+    await launcher.nth(1, "begin")
+    await agent.address()
+    command = [launcher.python, kubemend_run.__file__, "--no-spare", "--", "true"]
+    launcher.order(f"import subprocess; subprocess.run({command}, check=True); events.say('ended')")
+    await launcher.nth(1, "ended")
+    assert (await agent.ask()).program == 1
+
+
 def follow(hold: float = 30.0) -> bytes:
     """Return the request of an agent that decides about failures."""
     return process.follow_request(hold=hold)
