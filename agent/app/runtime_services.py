@@ -174,7 +174,7 @@ class RuntimeServices:
             )
             exits = self._exits(restarts, rounds=rounds, cri=cri, ends=ends)
             aio.spawn_eternal(tasks, exits.run(steps), name="exits")
-            self._follow_launchers(tasks, cri=cri, watch=watch, ends=ends)
+            self._follow_launchers(tasks, cri=cri, watch=watch, ends=ends, heartbeats=heartbeats)
             known = StatusPrefetcher(
                 runtime=cri,
                 events=watch,
@@ -197,7 +197,13 @@ class RuntimeServices:
             aio.spawn_eternal(tasks, hangs, name="hangs")
 
     def _follow_launchers(
-        self, tasks: asyncio.TaskGroup, *, cri: client.CriClient, watch: ContainerWatch, ends: PodEnds
+        self,
+        tasks: asyncio.TaskGroup,
+        *,
+        cri: client.CriClient,
+        watch: ContainerWatch,
+        ends: PodEnds,
+        heartbeats: HeartbeatSource,
     ) -> None:
         """Follow the launchers in containers. The hub decides about failures of gang members' programs."""
         failed: Failed = _left_to_launcher
@@ -215,6 +221,7 @@ class RuntimeServices:
             hold=lambda pod: process.FAILED_HOLD if self._is_reported(pod) else 0.0,
             began=self._spares.adopt,
             started=self._programs.started,
+            renewed=heartbeats.restarted,
             now=self._now,
             opted_in_namespaces=frozenset(self._settings.opt_in_namespaces),
             own_pod_uid=self._settings.pod_uid,

@@ -100,7 +100,7 @@ class HeartbeatSource:
             await self._calls.close()
 
     def restarted(self, container: ContainerId) -> None:
-        """Start the watch of a container again, because its program has been restarted in it."""
+        """Start the watch of a container again, because its program has ended or has been restarted in it."""
         if container in self._watches:
             self._watches[container][0].begin_again()
 
@@ -213,6 +213,6 @@ class HeartbeatSource:
 _NO_LONGER_HUNG = {
     HeartbeatStatus.HUNG: "",
     HeartbeatStatus.BEATING: "it beats again",
-    HeartbeatStatus.NOT_STARTED: "its heartbeat file has been removed",
+    HeartbeatStatus.NOT_STARTED: "its heartbeat file has been removed, or its program restarted",
     HeartbeatStatus.UNKNOWN: "its heartbeat file could not be read",
 }

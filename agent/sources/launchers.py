@@ -32,6 +32,8 @@ MOST_OF_POD: Final = 16
 """Of them those of one pod, which would otherwise leave none for the others."""
 MOST_FAILURES: Final = budgets.Window(limit=10, seconds=600.0)
 """Failures of one container's programs that are passed on. A program in place of the launcher could invent any."""
+_ENDED: Final = frozenset({State.FAILED, State.RESTARTING})
+"""The states of a launcher whose program has ended by itself."""
 _LEAST_INTERVAL = 0.1
 """Seconds between two questions to a launcher, which could report changes without end."""
 _FIRST_RETRY, _LONGEST_RETRY = 0.25, 10.0
@@ -46,6 +48,8 @@ Failed = Callable[[ContainerSummary, ContainerStatus, Launcher], None]
 """A program has failed, and its launcher waits for a decision. Called once for each program."""
 Started = Callable[[ContainerId, float | None], None]
 """When a container's program was started (Unix time); None: its launcher is no longer followed."""
+Renewed = Callable[[ContainerId], None]
+"""A container's program has ended by itself, or another one has begun in its place."""
 
 
 @dataclass(slots=True)
@@ -80,6 +84,7 @@ class LauncherWatch:
         hold: Callable[[PodView], float],
         began: Callable[[], None] = lambda: None,
         started: Started = lambda *_: None,
+        renewed: Renewed = lambda _: None,
         now: Callable[[], float] = time.time,
         opted_in_namespaces: frozenset[str] = frozenset(),
         own_pod_uid: str | None = None,
@@ -98,6 +103,7 @@ class LauncherWatch:
         self._hold = hold
         self._began = began
         self._started = started
+        self._renewed = renewed
         self._now = now
         self._namespaces = opted_in_namespaces
         self._own_pod_uid = own_pod_uid
@@ -208,7 +214,7 @@ class LauncherWatch:
         backoff = aio.Backoff(first=_FIRST_RETRY, limit=_LONGEST_RETRY)
         known: Launcher | None = None
         silent: LauncherUnavailable | None = None
-        started = 0
+        life: tuple[int, bool] | None = None
         failures = self._failures.setdefault(view.id, _Failures())
         while True:
             pod = self._pods.pods().get(view.ref.pod.uid)
@@ -226,9 +232,11 @@ class LauncherWatch:
             if process.is_news(found, known):
                 self._pass_on(view, found)
             known, silent = found, None
-            if found.program != started:  # once: later the clock may have been set
-                started = found.program
+            before, life = life, (found.program, found.state in _ENDED)
+            if before is None or found.program != before[0]:  # once: later the clock may have been set
                 self._started(view.id, self._now() - found.age)
+            if life != (before or (found.program, False)):
+                self._renewed(view.id)
             if found.state is State.FAILED and found.program > failures.program:
                 failures.program = found.program
                 if self._may_fail(view, failures.times):

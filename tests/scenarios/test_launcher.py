@@ -197,6 +197,46 @@ async def test_a_hang_is_one_of_the_program_and_its_heartbeat_is_watched_again(
         assert log(observer, name, before)().count("resumed from step") == 3
 
 
+_FAILS_AND_STARTS_SLOWLY: Final = f"""
+import os, time
+while "KUBEMEND_RESTART_COUNT" in os.environ and not os.path.exists("{trainer.CHECKPOINTS}/go"):
+    time.sleep(0.05)
+{launching.TRAIN}
+    if "KUBEMEND_RESTART_COUNT" not in os.environ and os.path.exists("fail"):
+        os._exit(3)
+"""
+
+
+@pytest.mark.long
+async def test_program_that_its_launcher_has_restarted_may_start_as_slowly_as_in_a_new_container(
+    dev: node.DevNode, observer: Observer, own_state: str
+) -> None:
+    """Its next heartbeat is its first: it does not count as hung before."""
+    name = "launched-slowly"
+    annotations = {
+        "kubemend.io/restart": "InPlace",
+        "kubemend.io/heartbeat-file": f"{trainer.CHECKPOINTS}/beat",
+        "kubemend.io/heartbeat-timeout": "5s",
+    }
+    pod = launching.manifest(name, node=dev.name, gpus=0, program=_FAILS_AND_STARTS_SLOWLY, annotations=annotations)
+    labels = {"namespace": "default", "pod": name, "container": "trainer"}
+
+    async with dev.agent(own_state) as agent, training.made(observer, pod) as before:
+
+        async def is_unwatched() -> bool:
+            return await training.series(agent, "kubemend_heartbeat_age_seconds", **labels) is None
+
+        await readyz.until_ready(agent)
+        await watched(agent, name)
+        (observer.volume(before.uid) / "fail").touch()
+        await eventually.true(is_unwatched)
+        (observer.volume(before.uid) / "go").touch()
+        await watched(agent, name)
+        after = await training.trains_on(observer, name, before)
+        *_, resumed = [line for line in log(observer, name, after)().splitlines() if "resumed from step" in line]
+        assert (is_unchanged(before, after), resumed.split()[-1]) == (True, "1")
+
+
 async def again(observer: Observer, name: str, number: int) -> Seen:
     """Wait for the trainer's restart with this number, by its launcher."""
     begin = f"trainer restart {number} by process"

@@ -284,7 +284,7 @@ async def test_still_hung_returns_why_a_hang_no_longer_counts(env: Env) -> None:
     assert await env.source.still_hung(ME) == "its heartbeat file could not be read"
     env.tree.freeze(ME, frozen=False)
     file.unlink()
-    assert await env.source.still_hung(ME) == "its heartbeat file has been removed"
+    assert await env.source.still_hung(ME) == "its heartbeat file has been removed, or its program restarted"
     env.events.stop(ME)
     await until(lambda: not env.source._watches)
     assert await env.source.still_hung(ME) == "it has ended, or its heartbeat is no longer requested"

@@ -62,6 +62,7 @@ class Env:
     states: list[Launcher | LauncherUnavailable | None] = field(default_factory=list)
     failed: list[tuple[ContainerSummary, str, Launcher]] = field(default_factory=list)
     started_at: list[float | None] = field(default_factory=list)
+    renewed: list[ContainerId] = field(default_factory=list)
     fails: bool = False
 
     def changed(self, container: ContainerRef, launcher: Launcher | LauncherUnavailable | None) -> None:
@@ -94,6 +95,7 @@ class Env:
             failed=self.has_failed,
             hold=lambda pod: FAILED_HOLD if pod.gang is not None else 0.0,
             started=lambda _, at: self.started_at.append(at),
+            renewed=self.renewed.append,
             now=lambda: 1000.0,
         )
         work = asyncio.create_task(watch.run())
@@ -134,6 +136,32 @@ async def test_start_of_each_program_is_passed_on(env: Env) -> None:
         assert env.started_at == [900.0, 999.5]
         env.cri_env.server.runtime.exit(env.cri_env.old, exit_code=0)
         await eventually.true(lambda: env.started_at[-1] is None)
+
+
+@pytest.mark.parametrize(
+    ("answers", "times"),
+    [
+        ([RUNS, READY, RUNS], 0),
+        ([replace(RUNS, program=7, age=9000.0)], 0),
+        ([RUNS, replace(RUNS, program=2)], 1),
+        ([RUNS, replace(RUNS, state=State.RESTARTING), replace(RUNS, program=2)], 2),
+        ([RUNS, FAILED, replace(FAILED, state=State.RESTARTING), replace(RUNS, program=2)], 2),
+        ([replace(RUNS, state=State.RESTARTING)], 1),
+        ([RUNS, LauncherUnavailable("it is slow"), RUNS], 0),
+        ([RUNS, LauncherUnavailable("it is slow"), replace(RUNS, program=2)], 1),
+    ],
+)
+async def test_program_that_ends_by_itself_and_the_next_one_are_passed_on(
+    env: Env, monkeypatch: pytest.MonkeyPatch, answers: list[Launcher | LauncherUnavailable], times: int
+) -> None:
+    """At the agent's start, the program that runs may be older than the agent."""
+    monkeypatch.setattr(launchers, "_FIRST_RETRY", 0.0)
+    monkeypatch.setattr(launchers, "_LEAST_INTERVAL", 0.0)
+    env.launchers.answers += answers
+    asked = len(answers) + 1
+    async with env.watched():
+        await eventually.true(lambda: len(env.launchers.asked) == asked)
+    assert env.renewed == [env.cri_env.old] * times
 
 
 async def test_each_programs_failure_is_passed_on_once(env: Env) -> None:
