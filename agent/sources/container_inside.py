@@ -53,14 +53,17 @@ def heartbeat_mark(main: MainProcess, file: str) -> Mark | Blank:
         return inside.heartbeat_mark(file)
 
 
-def examine(main: MainProcess) -> tuple[tuple[Thread, ...], tuple[Thread, ...]]:
+def examine(main: MainProcess) -> tuple[tuple[Thread, ...], tuple[Thread, ...]] | None:
     """Return the states of all threads, and of those most informative about a hang with the place where they wait.
 
-    Raises what ``Inside.of`` raises.
+    None: the container is paused on purpose (``thread_states.are_stopped``). Raises what ``Inside.of`` raises.
     """
     with main.opened() as inside:
         threads = inside.threads()
-    return threads, thread_states.most_informative(main.processes.root, threads)
+    proc = main.processes.root
+    return (
+        None if thread_states.are_stopped(proc, threads) else (threads, thread_states.most_informative(proc, threads))
+    )
 
 
 class Inside:

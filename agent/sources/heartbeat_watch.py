@@ -148,13 +148,14 @@ class Watch:
         """Collect the details of a hang; None when the container is paused on purpose, or cannot be inspected."""
         assert self._main is not None
         try:
-            threads, most_informative = await self._call(functools.partial(container_inside.examine, self._main))
+            found = await self._call(functools.partial(container_inside.examine, self._main))
         except (OSError, CannotInspectError) as error:
             log.warning("heartbeat.examination_failed", container=str(self.view.ref), error=str(error))
             return None
-        if thread_states.are_stopped(threads):
+        if found is None:
             log.info("heartbeat.container_paused", container=str(self.view.ref))
             return None
+        threads, most_informative = found
         return Hang(
             target=self.view.ref,
             container_id=self.view.id,

@@ -1,6 +1,7 @@
 """States of a container's threads, for the investigation of a hang. Reads /proc; nothing in it blocks."""
 
 import itertools
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -11,6 +12,8 @@ from kubemend.common import kernel_files
 STOPPED = ("T", "t")
 """States of a thread that is stopped by a signal or held by a debugger (proc_pid_stat(5))."""
 
+_TRACED = "t"
+_LOOKS, _LOOK_AGAIN = 20, 0.015  # the launcher's spare runs for 25 ms of each 100 ms at least, by default
 _MOST_THREADS = 1024
 _MOST_INFORMATIVE = 8
 _FRAMES = 5
@@ -35,9 +38,20 @@ def read_with_times(proc: Path, pids: Iterable[int]) -> tuple[Thread, ...]:
     return tuple(_with_place(proc, each) if each.state == _INFORMATIVE[0] else each for each in found)
 
 
-def are_stopped(threads: Iterable[Thread]) -> bool:
-    """Return whether any of them is stopped by a signal or held by a debugger."""
-    return any(thread.state in STOPPED for thread in threads)
+def are_stopped(proc: Path, threads: Iterable[Thread]) -> bool:
+    """Return, after 0.3 s at most, whether any of them is held by a debugger, or stopped by a signal all the time.
+
+    The launcher stops its spare for a part of each 0.1 s while that imports, and the program may hang in that time.
+    """
+    stopped = [each for each in threads if each.state in STOPPED]
+    if any(each.state == _TRACED for each in stopped):
+        return True
+    for _ in range(_LOOKS):
+        if not stopped:
+            break
+        time.sleep(_LOOK_AGAIN)
+        stopped = [each for each in stopped if _state(proc, each) in STOPPED]
+    return bool(stopped)
 
 
 def most_informative(proc: Path, threads: Sequence[Thread]) -> tuple[Thread, ...]:
@@ -90,6 +104,12 @@ def _with_place(proc: Path, thread: Thread) -> Thread:
         waits_in="" if waits_in in _NOWHERE else waits_in,
         stack=tuple(frame for frame in frames if frame),
     )
+
+
+def _state(proc: Path, thread: Thread) -> str:
+    """Return a thread's state now; empty if it has ended."""
+    text = kernel_files.read(proc / str(thread.pid) / "task" / str(thread.tid) / "stat")
+    return kernel_files.parse_stat(text).state if text is not None else ""
 
 
 def _read(file: Path) -> str:

@@ -182,10 +182,28 @@ def test_most_informative_threads_come_first(inside: Inside, tree: ProcTree) -> 
     assert found[1].waits_in == "", "it runs"
 
 
-def test_stopped_thread_is_found_among_many(inside: Inside, tree: ProcTree) -> None:
-    assert not thread_states.are_stopped(inside.threads())
-    tree.thread(PID, tid=PID + 1, state="t")
-    assert thread_states.are_stopped(inside.threads())
+@pytest.mark.parametrize("state", ["t", "T"])
+def test_stopped_thread_is_found_among_many(inside: Inside, tree: ProcTree, state: str) -> None:
+    assert not thread_states.are_stopped(tree.proc, inside.threads())
+    tree.thread(PID, tid=PID + 1, state=state)
+    assert thread_states.are_stopped(tree.proc, inside.threads())
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_thread_that_is_stopped_for_moments_is_not_stopped(
+    inside: Inside, tree: ProcTree, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """As those of the launcher's spare while it imports next to the program, or is dropped."""
+
+    def resume(_: float) -> None:
+        tree.thread(PID, tid=PID + 1, state="R")
+        if ends:
+            (tree.proc / str(PID) / "task" / str(PID + 1) / "stat").unlink()
+
+    tree.thread(PID, tid=PID + 1, state="T")
+    threads = inside.threads()
+    monkeypatch.setattr("time.sleep", resume)
+    assert not thread_states.are_stopped(tree.proc, threads)
 
 
 def test_threads_that_end_during_the_read_are_omitted(tree: ProcTree) -> None:
