@@ -63,7 +63,8 @@ def may_leave_out(job: Mapping[str, Any], *, marks: Collection[str]) -> bool:
 def is_left_out(pod: Mapping[str, Any]) -> bool:
     """Return whether a pod may still run, and its Job would not count its end: it was to be replaced.
 
-    Its Job would run the index of such a pod again after it has succeeded.
+    Its Job would run the index of such a pod again after it has succeeded. The mark may be False by now: Kubernetes
+    takes it back after two minutes (``stalePodDisruptionTimeout`` in ``pkg/controller/disruption``).
     """
     metadata, status = pod["metadata"], pod.get("status") or {}
     return (
@@ -71,10 +72,7 @@ def is_left_out(pod: Mapping[str, Any]) -> bool:
         and FINALIZER not in (metadata.get("finalizers") or ())
         and not metadata.get("deletionTimestamp")
         and status.get("phase") not in _ENDED
-        and any(
-            each.get("type") == conditions.DISRUPTION_TARGET and each.get("status") == "True"
-            for each in status.get("conditions") or ()
-        )
+        and any(each.get("type") == conditions.DISRUPTION_TARGET for each in status.get("conditions") or ())
     )
 
 

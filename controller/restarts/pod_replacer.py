@@ -1,6 +1,7 @@
 """Replace pods: mark each, keep its Job from counting it as failed, and then delete it.
 
-By name and UID, so a replacement of the same name is never touched. The pod's owner creates the new one.
+By name and UID, so a replacement of the same name is never touched. The pod's owner creates the new one. A pod that is
+not deleted after all gets back what the mark changed.
 """
 
 import asyncio
@@ -26,6 +27,9 @@ STALE: Final = 20.0
 """Seconds after which a request that was not repeated is dropped. A round of any size repeats it when it renews its
 holds, every 10 s (``rounds.deadlines``)."""
 
+_NOT_DELETED: Final = "NotDeleted"
+"""Reason of the condition DisruptionTarget of a pod that was marked, and then not deleted."""
+
 
 class Outcome(enum.Enum):
     """The result of a replacement.
@@ -48,6 +52,19 @@ class _Request:
     wanted: Recreate
     requested_at: float
     is_done: bool = False
+
+
+@dataclass(slots=True)
+class _Unfinished:
+    """A pod that is marked and not deleted yet. It may still run.
+
+    ``reason`` is that of its condition DisruptionTarget; "" if the pod had the condition before. ``left_out``: it has
+    not its Job's finalizer any more.
+    """
+
+    pod: PodRef
+    reason: str = ""
+    left_out: bool = False
 
 
 class PodReplacer:
@@ -82,7 +99,7 @@ class PodReplacer:
         self._stale = stale
         self._keep = keep
         self._wanted: dict[PodUid, _Request] = {}
-        self._left_out: dict[PodUid, PodRef] = {}  # pods without their Job's finalizer that may still run
+        self._unfinished: dict[PodUid, _Unfinished] = {}
         self._active: set[PodUid] = set()
         self._queue: asyncio.Queue[PodUid] = asyncio.Queue()
 
@@ -107,7 +124,7 @@ class PodReplacer:
         a replacement leaves such a pod behind.
         """
         if pod.uid not in self._wanted and pod.uid not in self._active:
-            self._left_out[pod.uid] = pod
+            self._unfinished[pod.uid] = _Unfinished(pod, left_out=True)
             self._enqueue(pod.uid)
 
     def _enqueue(self, uid: PodUid) -> None:
@@ -128,7 +145,7 @@ class PodReplacer:
                     group.create_task(self._converge(uid), name=f"recreation of {uid}")
         finally:
             self._wanted.clear()
-            self._left_out.clear()
+            self._unfinished.clear()
             self._active.clear()
             self._queue = asyncio.Queue()
 
@@ -139,7 +156,7 @@ class PodReplacer:
             self.forget(uid)  # its round asks again
         with contained.within(contained.Part.RECREATION, uid):
             await self._give_back(uid)
-        self._left_out.pop(uid, None)
+        self._unfinished.pop(uid, None)
         self._active.discard(uid)
         if (request := self._wanted.get(uid)) is not None and not request.is_done:
             self._enqueue(uid)
@@ -191,6 +208,7 @@ class PodReplacer:
             if found is not None and await self._is_given_up(found):
                 return Outcome.GIVEN_UP, "its Job runs its index no more"
             left_out_at = await self._leave_out(found, wanted)
+            self._note_unfinished(found, wanted, left_out=left_out_at is not None)
             await self._api.patch_status(path, _marks(wanted, now=self._clock(), left_out_at=left_out_at))
             if not self._is_wanted(request):
                 return None
@@ -202,12 +220,20 @@ class PodReplacer:
             if await client.get_by_uid(self._api, path, uid=pod.uid) is None:
                 return self._gone(pod, "the pod was deleted or replaced")
             raise
-        self._left_out.pop(pod.uid, None)
+        self._unfinished.pop(pod.uid, None)
         return Outcome.DELETED, wanted.message
 
     def _gone(self, pod: PodRef, detail: str) -> tuple[Outcome, str]:
-        self._left_out.pop(pod.uid, None)
+        self._unfinished.pop(pod.uid, None)
         return Outcome.GONE, detail
+
+    def _note_unfinished(self, found: Json | None, wanted: Recreate, *, left_out: bool) -> None:
+        """Record what the mark is about to change. A repeated try finds the own mark: the first one counts."""
+        if found is None:
+            return
+        is_new = not wanted.force and _disruption(found).get("status") != "True"  # one marked Failed runs no more
+        mark = _Unfinished(wanted.pod, wanted.reason if is_new else "")
+        self._unfinished.setdefault(wanted.pod.uid, mark).left_out |= left_out
 
     async def _is_given_up(self, pod: Json) -> bool:
         meta = pod["metadata"]
@@ -223,7 +249,6 @@ class PodReplacer:
         job = await self._job(pod["metadata"], job_accounting.counting_job(pod))
         if job is None or not job_accounting.may_leave_out(job, marks=_types(wanted)):
             return None
-        self._left_out[wanted.pod.uid] = wanted.pod
         return str(pod["metadata"]["resourceVersion"])
 
     async def _job(self, pod: Json, name: str | None) -> Json | None:
@@ -239,12 +264,18 @@ class PodReplacer:
             return None
 
     async def _give_back(self, uid: PodUid) -> None:
-        """Give a pod its Job's finalizer back if it was not deleted after all: the Job must count its end."""
+        """Take the mark of a pod back that was not deleted after all: its Job must count its end.
+
+        While the pod is marked, its agent refuses to restart it, because such pods are about to be ended.
+        """
         backoff = self._backoff()
-        while (pod := self._left_out.get(uid)) is not None:
-            body = {"metadata": {"uid": uid, "finalizers": [job_accounting.FINALIZER]}}
+        while (unfinished := self._unfinished.get(uid)) is not None:
+            pod, path = unfinished.pod, paths.pod(unfinished.pod.namespace, unfinished.pod.name)
             try:
-                await self._api.patch_status(paths.pod(pod.namespace, pod.name), body)
+                found = await client.get_by_uid(self._api, path, uid=uid)
+                body = _taken_back(found, unfinished, now=self._clock()) if found is not None else None
+                if body is not None:
+                    await self._api.patch_status(path, body)
             except (errors.ApiUnavailableError, errors.ConflictError) as error:
                 log.warning("recreation.delayed", pod=str(pod), error=str(error))
                 await backoff.wait()
@@ -285,6 +316,35 @@ def _marks(wanted: Recreate, *, now: float, left_out_at: str | None) -> dict[str
             "conditions": [{"type": each, **common} for each in _types(wanted)],
         },
     }
+
+
+def _taken_back(pod: Json, unfinished: _Unfinished, *, now: float) -> dict[str, Any] | None:
+    """Return the patch that takes a mark back; None if nothing of it is left, or the pod is being deleted.
+
+    The pod's version is a precondition: another client may mark the same pod, and then deletes it.
+    """
+    meta, disruption = pod["metadata"], _disruption(pod)
+    is_ours = disruption.get("status") == "True" and disruption.get("reason") == unfinished.reason != ""
+    if meta.get("deletionTimestamp") or not (is_ours or unfinished.left_out):
+        return None
+    finalizers = {"finalizers": [job_accounting.FINALIZER]} if unfinished.left_out else {}
+    condition = {
+        "type": conditions.DISRUPTION_TARGET,
+        "status": "False",
+        "reason": _NOT_DELETED,
+        "message": "the pod was to be replaced, and stays",
+        "lastTransitionTime": timestamps.rfc3339(now),
+    }
+    return {
+        "metadata": {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"], **finalizers},
+        **({"status": {"conditions": [condition]}} if is_ours else {}),
+    }
+
+
+def _disruption(pod: Json) -> Json:
+    """Return a pod's condition DisruptionTarget; empty if it has none."""
+    found = (pod.get("status") or {}).get("conditions") or ()
+    return next((each for each in found if each.get("type") == conditions.DISRUPTION_TARGET), {})
 
 
 def _options(wanted: Recreate) -> dict[str, Any]:

@@ -81,18 +81,22 @@ def test_marked_pod_without_finalizer_is_left_out() -> None:
     assert job_accounting.is_left_out({**pod(), "status": {"phase": "Running", **MARKED}})
 
 
+def test_pod_without_finalizer_is_left_out_after_kubernetes_has_taken_the_mark_back() -> None:
+    taken_back = {"conditions": [{"type": conditions.DISRUPTION_TARGET, "status": "False"}]}
+    assert job_accounting.is_left_out({**pod(), "status": {"phase": "Running", **taken_back}})
+
+
 @pytest.mark.parametrize(
     ("metadata", "status"),
     [
         ({}, {"phase": "Running"}),
-        ({}, {"phase": "Running", "conditions": [{"type": conditions.DISRUPTION_TARGET, "status": "False"}]}),
         ({}, {"phase": "Failed", **MARKED}),
         ({}, {"phase": "Succeeded", **MARKED}),
         (TRACKED, {"phase": "Running", **MARKED}),
         ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, {"phase": "Running", **MARKED}),
         (owners("StatefulSet", "apps/v1"), {"phase": "Running", **MARKED}),
     ],
-    ids=["not marked", "no longer marked", "failed", "succeeded", "counted", "deleting", "of no Job"],
+    ids=["not marked", "failed", "succeeded", "counted", "deleting", "of no Job"],
 )
 def test_other_pods_are_not_left_out(metadata: dict[str, Any], status: dict[str, Any]) -> None:
     assert not job_accounting.is_left_out({**pod(**metadata), "status": status})

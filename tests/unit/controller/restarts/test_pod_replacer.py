@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kubemend.common import aio
-from kubemend.common.kube import client, paths
+from kubemend.common import aio, conditions
+from kubemend.common.kube import client, errors, paths
 from kubemend.controller.gangs import job_accounting
 from kubemend.controller.model.members import PodRef, PodUid
 from kubemend.controller.model.rounds import Recreate
@@ -67,6 +67,18 @@ class Env:
     async def is_not_tracked(self) -> bool:
         return not await self.is_tracked()
 
+    async def mark_by_another(self, reason: str) -> None:
+        """Mark the pod as another client does that is about to end it."""
+        condition = {"type": conditions.DISRUPTION_TARGET, "status": "True", "reason": reason}
+        await self.api.patch_status(f"{self.pods}/a", {"status": {"conditions": [condition]}})
+
+    async def mark(self) -> tuple[str, str]:
+        """Return status and reason of the pod's condition DisruptionTarget."""
+        pod = await self.api.get(f"{self.pods}/a")
+        found = {each["type"]: each for each in pod["status"].get("conditions", ())}
+        condition = found.get(conditions.DISRUPTION_TARGET, {})
+        return condition.get("status", ""), condition.get("reason", "")
+
     async def next(self) -> Outcome:
         async with asyncio.timeout(60):
             return await self.outcomes.get()
@@ -120,6 +132,42 @@ async def test_pod_whose_round_ends_while_it_is_marked_lives(tenant: Tenant, mon
         await eventually.true(lambda: not env.pod_replacer._active)
         assert (await env.api.get(f"{env.pods}/a"))["metadata"].get("deletionTimestamp") is None
         assert env.outcomes.empty()
+        assert await env.mark() == ("False", "NotDeleted")
+
+
+async def test_pod_whose_deletion_is_refused_is_no_longer_marked(tenant: Tenant) -> None:
+    """Its agent restarts no pod that Kubernetes is about to end."""
+    async with running(tenant) as env:
+        env.faults.fail_next(1, status=403, method="DELETE")
+        env.pod_replacer.recreate(env.wanted)
+        assert await env.next() is Outcome.REFUSED
+        await eventually.true(lambda: not env.pod_replacer._active)
+        assert await env.mark() == ("False", "NotDeleted")
+
+
+async def test_mark_that_the_pod_had_before_stays(tenant: Tenant) -> None:
+    async with running(tenant) as env:
+        await env.mark_by_another("TerminationByKubelet")
+        env.faults.fail_next(1, status=403, method="DELETE")
+        env.pod_replacer.recreate(env.wanted)
+        assert await env.next() is Outcome.REFUSED
+        await eventually.true(lambda: not env.pod_replacer._active)
+        assert (await env.mark())[0] == "True"
+
+
+async def test_mark_of_another_client_since_then_stays(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An eviction marks a pod right before it deletes the pod: a Job must see that mark."""
+    async with running(tenant) as env:
+
+        async def is_evicted(*_: object, **__: object) -> None:
+            await env.mark_by_another("EvictionByEvictionAPI")
+            raise errors.ForbiddenError("a webhook refuses it")
+
+        monkeypatch.setattr(env.api, "delete", is_evicted)
+        env.pod_replacer.recreate(env.wanted)
+        assert await env.next() is Outcome.REFUSED
+        await eventually.true(lambda: not env.pod_replacer._active)
+        assert await env.mark() == ("True", "EvictionByEvictionAPI")
 
 
 def test_request_is_not_stale_before_a_round_of_any_size_repeats_it() -> None:
