@@ -1,6 +1,6 @@
 """What several rules of the table use, computed once. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from kubemend.common import gangs
@@ -97,11 +97,16 @@ def is_lost(node: NodeView | None) -> bool:
     return node is not None and (node.ready is not True or node.out_of_service)
 
 
-def lost_slots(present: Mapping[str, Member], nodes: Mapping[NodeName, NodeView]) -> frozenset[str]:
-    """Return the slots whose pods must be recreated: they have failed for good, or their node is lost."""
+def lost_slots(
+    present: Mapping[str, Member], nodes: Mapping[NodeName, NodeView], *, but: Collection[NodeName] = ()
+) -> frozenset[str]:
+    """Return the slots whose pods must be recreated: they have failed for good, or their node is lost.
+
+    Nodes in ``but`` do not count as lost yet.
+    """
     return frozenset(
         slot
         for slot, member in present.items()
         if member.phase is PodPhase.FAILED
-        or (not member.is_over and not member.deleting and is_lost(nodes.get(member.node)))
+        or (not member.is_over and not member.deleting and member.node not in but and is_lost(nodes.get(member.node)))
     )

@@ -21,6 +21,12 @@ def check(draft: RoundBuilder) -> None:
     if draft.phase.is_final or draft.now < draft.check_at:
         return
     draft.check_at = draft.now + limits.resend
+    if draft.lost and not draft.awaits_agents:
+        for node in sorted(draft.lost):
+            replacement.lose_unreachable(draft, node)
+        draft.lost.clear()
+        if draft.phase.is_final:
+            return
     renews = draft.now - draft.renewed_at >= limits.hold / RENEWALS
     again = renews or draft.now >= draft.resend_at
     if again:

@@ -119,7 +119,11 @@ def _node_changed(draft: RoundBuilder, event: NodeChanged) -> None:
         draft.dead.add(event.node)
     is_new = event.connected and event.node not in draft.connected
     (draft.connected.add if event.connected else draft.connected.discard)(event.node)
-    if not (is_new or event.out_of_service or (event.lost and not event.connected)):
+    is_lost = event.lost and not event.connected and not event.out_of_service
+    (draft.lost.add if is_lost and draft.awaits_agents else draft.lost.discard)(event.node)
+    if is_lost and not draft.awaits_agents:
+        replacement.lose_unreachable(draft, event.node)
+    if not (is_new or event.out_of_service):
         return
     for uid in draft.on_node(event.node):
         one = draft.members[uid]
@@ -127,16 +131,8 @@ def _node_changed(draft: RoundBuilder, event: NodeChanged) -> None:
             continue
         if event.out_of_service:
             _node_dead(draft, one)
-        elif event.lost and not event.connected:
-            if one.phase is MemberPhase.STOPPING:
-                replacement.lose(
-                    draft,
-                    uid,
-                    reason="NodeLost",
-                    detail=f"node {event.node} is not ready, and its agent is not connected",
-                )
-        elif event.connected:
-            if is_new and one.phase in (MemberPhase.STOPPING, MemberPhase.RELEASING):
+        else:
+            if one.phase in (MemberPhase.STOPPING, MemberPhase.RELEASING):
                 draft.change(uid, since=draft.now)  # only now can its agent get the order
             _repeat_order(draft, one)
 

@@ -113,7 +113,8 @@ def resume(
     """Resume a previous leader's round, as far as it is known, and return it with the next effects.
 
     ``results`` are the results in agents' Hellos so far; others follow as events. Pods that are newer than all with
-    which the round began are replacements.
+    which the round began are replacements. Members on nodes that are not ready are lost if their agents do not connect
+    in time, as after any other loss of a connection.
     """
     everyone = tuple(members)
     present = members_module.by_slot(everyone)
@@ -126,6 +127,8 @@ def resume(
         started_at=min(kept.started_at, now),
         counted_from=now,
         dead=frozenset(name for name, node in nodes.items() if node.out_of_service),
+        resumed=True,
+        lost=frozenset(name for name, node in nodes.items() if cases.is_lost(node) and not node.out_of_service),
         namespaces=opted_in_namespaces,
         max_unavailable=max_unavailable,
         check_at=now + limits.resend,
@@ -142,12 +145,13 @@ def resume(
         events.apply(draft, event)
     replacements = sum(one.replaces and members_module.interchangeable(one.member) for one in draft.members.values())
     to_replace = present.keys() if kept.decision.kind is Kind.RECREATE_ALL else kept.decision.recreate
-    for slot in sorted(to_replace | cases.lost_slots(present, nodes)):
-        if slot not in present and replacements:
+    for slot in sorted((to_replace | kept.slots) - present.keys()):
+        if replacements:
             replacements -= 1  # one of them has taken its place; which one does not matter
-        elif slot not in present:
+        else:
             draft.awaited[slot] = now
-        elif not draft.phase.is_final and not draft.proven:
+    for slot in sorted(present.keys() & (to_replace | cases.lost_slots(present, nodes, but=draft.lost))):
+        if not draft.phase.is_final and not draft.proven:
             _replace(draft, present[slot], nodes)
     return _advanced(draft)
 

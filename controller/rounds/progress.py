@@ -139,8 +139,7 @@ def _awaits_hellos(draft: RoundBuilder) -> bool:
 
     Agents connect to it one after another. One that takes longer than they do has no member in the round, most likely.
     """
-    is_resumed = draft.state.counted_from > draft.state.started_at
-    if not is_resumed or draft.waited >= draft.state.limits.redial:
+    if not draft.awaits_agents:
         return False
     waiting = (one for one in draft.members.values() if one.phase is MemberPhase.WAITING)
     return any(one.member.node not in draft.connected for one in waiting)

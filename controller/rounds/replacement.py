@@ -4,7 +4,7 @@ import itertools
 from typing import Final
 
 from kubemend.controller.gangs import members
-from kubemend.controller.model.members import Member, PodUid
+from kubemend.controller.model.members import Member, NodeName, PodUid
 from kubemend.controller.model.rounds import FaultReported
 from kubemend.controller.rounds.round_builder import RoundBuilder
 from kubemend.controller.rounds.states import MemberPhase, Phase
@@ -56,6 +56,13 @@ def lose(draft: RoundBuilder, uid: PodUid, *, reason: str, detail: str = "", dev
         members.kept(one.member, bar) if bar is not None else "a pod of its slot was already replaced in this round"
     )
     give_up(draft, uid, reason=reason, detail=f"{detail}; {message}" if detail else message)
+
+
+def lose_unreachable(draft: RoundBuilder, node: NodeName) -> None:
+    """Lose the members that have not stopped on a node that is not ready, and whose agent is not connected."""
+    for uid in draft.on_node(node):
+        if draft.members[uid].phase is MemberPhase.STOPPING and not draft.phase.is_final:
+            lose(draft, uid, reason="NodeLost", detail=f"node {node} is not ready, and its agent is not connected")
 
 
 def lose_with_node(draft: RoundBuilder, uid: PodUid) -> None:

@@ -60,6 +60,7 @@ class RoundBuilder:
         self.replaced = set(state.replaced)
         self.connected = set(state.connected)
         self.dead = set(state.dead)
+        self.lost = set(state.lost)
         self.tally = dict(state.tally)
         self.blocking = state.blocking
         self.check_at = state.check_at
@@ -86,6 +87,11 @@ class RoundBuilder:
     def waited(self) -> float:
         """Return the seconds that its deadlines count."""
         return self.now - self.state.counted_from
+
+    @property
+    def awaits_agents(self) -> bool:
+        """Return whether agents may still be connecting to this leader, which has resumed the round."""
+        return self.state.resumed and self.waited < self.state.limits.redial
 
     def count(self, *phases: MemberPhase) -> int:
         """Return how many pods are in these phases."""
@@ -215,6 +221,7 @@ class RoundBuilder:
             replaced=frozenset(self.replaced),
             connected=frozenset(self.connected),
             dead=frozenset(self.dead),
+            lost=frozenset(self.lost),
             tally=MappingProxyType(self.tally),
             blocking=self.blocking,
             check_at=self.check_at,

@@ -165,6 +165,8 @@ class Round:
     - ``awaited``: the slots whose pod is gone and whose replacement does not exist yet, with the time since when
     - ``replaced``: the slots of which no further pod is deleted, because one was, or is a replacement
     - ``connected``: nodes with connected agents, ``dead``: nodes out of service
+    - ``resumed``: a previous leader has begun it; ``lost``: nodes that are not ready, while their agents may still be
+      connecting to this leader
     - ``check_at``: the next check of the deadlines
     - ``renewed_at``: the last renewal of the holds
     - ``resend_at``: the next repetition of unanswered orders
@@ -186,6 +188,8 @@ class Round:
     replaced: frozenset[str] = frozenset()
     connected: frozenset[NodeName] = frozenset()
     dead: frozenset[NodeName] = frozenset()
+    resumed: bool = False
+    lost: frozenset[NodeName] = frozenset()
     namespaces: frozenset[str] = frozenset()
     max_unavailable: int | None = None
     tally: Mapping[MemberPhase, int] = field(default_factory=lambda: MappingProxyType({}))

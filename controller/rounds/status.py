@@ -14,9 +14,10 @@ from kubemend.common.coordination import FaultKind, OrderKind
 from kubemend.common.gangs import GangKey
 from kubemend.common.kube import timestamps
 from kubemend.controller.decisions.facts import Decision, Kind, Reason
+from kubemend.controller.gangs import members as members_module
 from kubemend.controller.gangs.budget import Past
 from kubemend.controller.model.faults import Cause, Fault, Request
-from kubemend.controller.model.members import Member, PodRef, PodUid
+from kubemend.controller.model.members import Member, PodPhase, PodRef, PodUid
 from kubemend.controller.rounds import outcome
 from kubemend.controller.rounds.states import MemberPhase, MemberState, Phase, Round
 
@@ -28,6 +29,9 @@ SLOWEST: Final = 20
 MOST_FAILURES: Final = 64
 MOST_SLOTS: Final = 1000
 """With more slots than this a new leader finds out by itself which pods cannot be restarted in place."""
+_MOST_CHARACTERS: Final = 64 * 1024
+"""Of one list of slots: all annotations of an object have 256 KiB together (``TotalAnnotationSizeLimitB``)."""
+_TO_RESTART: Final = frozenset({PodPhase.RUNNING, PodPhase.UNKNOWN})
 HELD_TOGETHER: Final = "HeldTogether"
 HELD_AFTER: Final = "HeldAfterMilliseconds"
 """The reason for which ``HELD_TOGETHER`` is False if all were held, but some containers had run by then."""
@@ -54,7 +58,7 @@ class Kept:
     """A new leader's knowledge of a round.
 
     Pods created after ``members_until``, by the API server's clock, are replacements. Other times are by this process's
-    clock.
+    clock. ``slots`` are those of a rolling round that it began with, and had to restart; a slot without a pod is away.
     """
 
     cause: Cause
@@ -62,6 +66,7 @@ class Kept:
     trigger: Trigger
     started_at: float
     members_until: float
+    slots: frozenset[str] = frozenset()
 
 
 def first(
@@ -128,7 +133,8 @@ def parse(status: Mapping[str, Any], *, created_at: float) -> Kept:
         Kind(decided["kind"]), Reason(decided["reason"]), decided["detail"], recreate=frozenset(resume["recreate"])
     )
     members_until = max(created_at, float(resume.get("newestMemberAt", 0.0)))  # older controllers wrote none
-    return Kept(_cause(trigger, resume), decision, trigger, float(resume["startedAt"]), members_until)
+    slots = frozenset(resume.get("slots", ()))
+    return Kept(_cause(trigger, resume), decision, trigger, float(resume["startedAt"]), members_until, slots)
 
 
 def past(status: Mapping[str, Any], *, created_at: float) -> Past:
@@ -178,14 +184,18 @@ def _trigger(cause: Cause, *, hit: Member | None) -> Json:
 
 def _resume(cause: Cause, *, decision: Decision, started_at: float, members: Iterable[Member]) -> Json:
     """Return the fields that only another leader needs."""
+    everyone = tuple(members)
     kept: Json = {
         "gang": str(cause.gang),
         "startedAt": started_at,
         "causeAt": cause.at,
-        "newestMemberAt": max((each.created_at for each in members), default=0.0),
-        "recreate": sorted(decision.recreate) if len(decision.recreate) <= MOST_SLOTS else [],
+        "newestMemberAt": max((each.created_at for each in everyone), default=0.0),
+        "recreate": _listed(decision.recreate),
     }
     if isinstance(cause, Request):
+        if cause.max_unavailable is not None:
+            begun = members_module.by_slot(everyone).items()
+            kept["slots"] = _listed(slot for slot, each in begun if each.phase in _TO_RESTART)
         return kept | {"by": cause.by, "reason": cause.reason, "all": cause.recreate, "atATime": cause.max_unavailable}
     return kept | {
         "id": cause.id,
@@ -195,6 +205,13 @@ def _resume(cause: Cause, *, decision: Decision, started_at: float, members: Ite
         "actionClass": cause.action_class,
         "device": cause.device,
     }
+
+
+def _listed(slots: Iterable[str]) -> list[str]:
+    """Return slots for another leader; none if there are too many for an annotation."""
+    found = sorted(slots)
+    is_short = len(found) <= MOST_SLOTS and sum(map(len, found)) <= _MOST_CHARACTERS
+    return found if is_short else []
 
 
 def _cause(trigger: Trigger, resume: Mapping[str, Any]) -> Cause:

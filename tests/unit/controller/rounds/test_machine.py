@@ -581,7 +581,7 @@ def test_pods_of_out_of_service_node_are_deleted_by_force() -> None:
     play.wanted(Recreate)
     play.reported(StepPhase.STOPPED, 1)
     play.tell(NodeChanged(NodeName("node-0"), connected=False, lost=True, out_of_service=True))
-    assert [each.force for each in play.wanted(Recreate)] == [True]
+    assert {each.force for each in play.wanted(Recreate)} == {True}
     assert play.round.blocking == 0
     play.tell(after=LIMITS.hold_for_recreated)
     assert pods(play.wanted(Release)) == {uid(1)}
@@ -1184,6 +1184,17 @@ def test_new_leader_of_rolling_round_waits_for_agents_for_a_limited_time() -> No
     assert (play.stands(0), play.stands(1)) == (MemberPhase.STOPPING, MemberPhase.WAITING)
 
 
+def test_new_leader_of_rolling_round_counts_a_deleted_pod_without_a_replacement_as_away() -> None:
+    request = Request(GANG, "me", "new weights", NOW, max_unavailable=1)
+    play = Play(builders.gang(2))
+    play.take(resumed([builders.member(1)], cause=request, max_unavailable=1))
+    play.effects = []
+    play.tell(NodeChanged(NodeName("node-1"), connected=True), after=LIMITS.redial)
+    assert (play.stands(1), play.wanted(Stop)) == (MemberPhase.WAITING, [])
+    play.tell(seen(0, 5), after=1.0)
+    assert pods(play.wanted(Stop)) == {uid(1)}
+
+
 def test_slot_with_deleted_pod_is_still_awaited() -> None:
     advance = resumed([builders.member(1)], StepResult(uid(1), StepPhase.STOPPED), decision=RECREATE_0)
     assert (advance.round.phase, list(advance.round.awaited)) == (Phase.STOPPING, ["train/0"])
@@ -1204,13 +1215,41 @@ def test_new_leader_deletes_no_second_pod_of_slot() -> None:
     assert advance.round.replaced == {"train/0"}
 
 
+NODE_0 = NodeName("node-0")
+
+
+def taken_over_without_node(**state: Any) -> Play:
+    """Return a round of a new leader in which the first member's node is not ready, or out of service."""
+    play = Play(builders.gang(2))
+    kept = status.parse(status.render(play.round), created_at=NOW)
+    nodes = {**builders.nodes(2), NODE_0: NodeView(NODE_0, **{"ready": None, **state})}
+    play.now = NOW - 60.0  # its clock may be behind that of the leader before it
+    play.take(machine.resume(REF, kept=kept, members=play.members.values(), nodes=nodes, now=play.now))
+    play.tell(NodeChanged(NODE_0, connected=False, lost=True, out_of_service="out_of_service" in state))
+    return play
+
+
 def test_new_leader_detects_lost_nodes_itself() -> None:
-    advance = resumed(builders.gang(2), decision=IN_PLACE)
-    assert advance.round.members[uid(0)].phase is MemberPhase.STOPPING
-    nodes = {**builders.nodes(2), NodeName("node-0"): NodeView(NodeName("node-0"), ready=None)}
-    kept = status.parse(status.render(advance.round), created_at=NOW)
-    advance = machine.resume(REF, kept=kept, members=builders.gang(2), nodes=nodes, now=NOW)
-    assert advance.round.members[uid(0)].phase is MemberPhase.LEAVING
+    play = taken_over_without_node()
+    play.tell(after=LIMITS.redial - 1.0)
+    assert play.stands(0) is MemberPhase.STOPPING
+    play.tell(after=1.0 + LIMITS.resend)
+    assert play.stands(0) is MemberPhase.LEAVING
+    assert [each.reason for each in play.wanted(Recreate)] == ["NodeLost"]
+
+
+def test_new_leader_deletes_no_member_whose_agent_connects_though_its_node_is_not_ready() -> None:
+    """A busy API server makes nodes not ready, and leaders lose their Leases."""
+    play = taken_over_without_node()
+    play.tell(NodeChanged(NODE_0, connected=True, lost=True), after=LIMITS.redial - 1.0)
+    play.tell(after=1.0 + LIMITS.resend)
+    assert (play.stands(0), play.wanted(Recreate)) == (MemberPhase.STOPPING, [])
+
+
+def test_new_leader_deletes_member_of_a_dead_node_at_once() -> None:
+    play = taken_over_without_node(out_of_service=True)
+    assert play.stands(0) is MemberPhase.LEAVING
+    assert {each.force for each in play.wanted(Recreate)} == {True}
 
 
 @pytest.mark.parametrize("ready", [True, None])
