@@ -43,6 +43,7 @@ SET: Final[Mapping[tuple[str, str], set[str]]] = {
     ("kubemend_restarts_total", "result"): values(Result),
     ("strategy_phase_le:kubemend_restart_phase_seconds_bucket:rate5m", "phase"): phases_of_restarts(),
     ("kubemend_restart_decisions_total", "verb"): values(admission.Verb),
+    ("kubemend_restart_decisions_total", "reason"): values(admission.Reason),
     ("kubemend_condition_patches_total", "result"): values(pod_conditions.Outcome),
     ("kubemend_node_condition_patches_total", "result"): values(node_condition.Outcome),
     ("kubemend_events_total", "result"): values(events.Outcome),

@@ -64,7 +64,13 @@ TRIALS: Final = (
     ),
     Trial(
         "KubemendRestartBudgetSpent",
-        {'kubemend_restart_budget_left{namespace="team",pod="p",container="c",node="n1"}': OFF},
+        {
+            'kubemend_restart_budget_left{namespace="team",pod="p",container="c",node="n1"}': OFF,
+            'kubemend_restart_decisions_total{verb="postpone",reason="BudgetSpent",node="n1"}': "_x40 1x30",
+            # A member of a gang that rounds have restarted.
+            'kubemend_restart_budget_left{namespace="team",pod="g",container="c",node="n2"}': OFF,
+            'kubemend_restart_decisions_total{verb="act",reason="Admitted",node="n2"}': GROWS,
+        },
         {"namespace": "team", "pod": "p", "container": "c", **NODE},
     ),
     Trial("KubemendContainersHeldLong", {'kubemend_round_held{node="n1"}': ON}, NODE),
