@@ -4,7 +4,7 @@ Source: upstream's getChildJobs and calculateReplicatedJobStatuses.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from kubemend.controller.jobset import conditions
@@ -30,6 +30,15 @@ class Buckets:
     def names(self) -> frozenset[str]:
         """Return the names in use: a Job's successor is not created before that Job is deleted."""
         return frozenset(job.name for job in (*self.of_this_run, *self.previous))
+
+    def but(self, outdated: Collection[str]) -> "Buckets":
+        """Return them with the Jobs of these UIDs among the ``previous``."""
+        kept = (
+            tuple(job for job in bucket if job.uid not in outdated)
+            for bucket in (self.active, self.successful, self.failed)
+        )
+        moved = (job for job in self.of_this_run if job.uid in outdated)
+        return Buckets(*kept, previous=(*self.previous, *moved))
 
 
 def sort(status: Status, jobs: Iterable[ChildJob]) -> Buckets:

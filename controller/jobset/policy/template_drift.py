@@ -6,7 +6,7 @@ something again, they are restarted in place.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from kubemend.controller.jobset.children import naming
@@ -24,7 +24,7 @@ _UID_CHARACTERS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class DriftPartition:
-    """``buckets``: the outdated Jobs are in ``previous``.
+    """``buckets``: the outdated Jobs are in ``previous``, until they are gone.
 
     ``to_reset``: containers of these must read something again.
     """
@@ -34,20 +34,18 @@ class DriftPartition:
 
 
 def partition(jobset: JobSet, buckets: Buckets) -> DriftPartition:
-    """Separate outdated Jobs; none while the JobSet is suspended: Kueue changes templates then, and resuming merges."""
-    if jobset.spec.suspend or not buckets.active:
+    """Separate outdated Jobs.
+
+    While the JobSet is suspended, only those that are being deleted: Kueue changes templates then, and resuming merges.
+    """
+    examined = [each for each in buckets.of_this_run if each.deleting or not (each.end or jobset.spec.suspend)]
+    if not examined:
         return DriftPartition(buckets)
     wanted = _wanted(jobset)
-    kept: list[ChildJob] = []
-    outdated: list[ChildJob] = []
-    to_reset: list[ChildJob] = []
-    for job in buckets.active:
-        change = _change(wanted.get(job.replicated_job), job, jobset)
-        (outdated if change is Change.RECREATE else kept).append(job)
-        if change is Change.RESET:
-            to_reset.append(job)
-    apart = replace(buckets, active=tuple(kept), previous=(*buckets.previous, *outdated)) if outdated else buckets
-    return DriftPartition(apart, tuple(to_reset))
+    changes = {job.uid: _change(wanted.get(job.replicated_job), job, jobset) for job in examined}
+    outdated = frozenset(uid for uid, change in changes.items() if change is Change.RECREATE)
+    to_reset = (job for job in examined if changes[job.uid] is Change.RESET and not job.deleting)
+    return DriftPartition(buckets.but(outdated) if outdated else buckets, tuple(to_reset))
 
 
 def resets(jobset: JobSet, jobs: Sequence[ChildJob]) -> tuple[tuple[Write, ...], ...]:

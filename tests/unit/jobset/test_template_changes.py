@@ -88,9 +88,14 @@ def test_job_with_other_hash_version_is_kept() -> None:
     assert template_changes.what_changed(wanted(**FIXED["image"]), job("v2" + str(wanted())[2:])) is Change.NOTHING
 
 
-@pytest.mark.parametrize("fields", [{"deleting": True}, {"end": JobEnd(failed=False)}, {"end": JobEnd(failed=True)}])
-def test_finished_or_deleting_job_is_kept(fields: dict[str, Any]) -> None:
-    assert template_changes.what_changed(wanted(**FIXED["image"]), job(**fields)) is Change.NOTHING
+@pytest.mark.parametrize("failed", [False, True])
+def test_finished_job_is_kept(failed: bool) -> None:
+    assert template_changes.what_changed(wanted(**FIXED["image"]), job(end=JobEnd(failed))) is Change.NOTHING
+
+
+@pytest.mark.parametrize("end", [None, JobEnd(failed=True)])
+def test_job_that_is_being_deleted_is_recreated(end: JobEnd | None) -> None:
+    assert template_changes.what_changed(wanted(**FIXED["image"]), job(deleting=True, end=end)) is Change.RECREATE
 
 
 def test_requested_reset_marks_job_up_to_date() -> None:

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from kubemend.controller.jobset import decide
 from kubemend.controller.jobset.plan import (
     AnnotateJob,
@@ -13,8 +15,8 @@ from kubemend.controller.jobset.plan import (
     RequestRestart,
     ResumeJob,
 )
-from kubemend.controller.jobset.policy import template_drift
-from kubemend.controller.jobset.spec.model import FailurePolicy, RestartStrategy
+from kubemend.controller.jobset.policy import in_place, template_drift
+from kubemend.controller.jobset.spec.model import FailurePolicy, JobEnd, RestartStrategy
 from kubemend.controller.restarts import names, objects
 from tests.unit.jobset import builders, manifests
 
@@ -60,6 +62,52 @@ def test_blocking_recreate_waits_for_outdated_jobs() -> None:
     before = builders.settled(builders.jobset(failure=blocking), builders.ready("w-0"))
     gone = replace(changed(before, containers=NEW_IMAGE), jobs=before.jobs[:1])
     assert builders.names(decide.decide(gone), CreateJob) == []
+
+
+def going(before: ObservedState, *names: str, **fields: Any) -> ObservedState:
+    """Return the observed while these Jobs are being deleted."""
+    jobs = (replace(job, deleting=True, **fields) if job.name in names else job for job in before.jobs)
+    return replace(before, jobs=tuple(jobs))
+
+
+def test_blocking_recreate_waits_for_outdated_jobs_that_are_being_deleted() -> None:
+    blocking = FailurePolicy(strategy=RestartStrategy.BLOCKING_RECREATE)
+    one_gone = going(changed(running(blocking), containers=NEW_IMAGE), "js-w-1")
+    one_gone = replace(one_gone, jobs=one_gone.jobs[1:])
+    assert builders.names(decide.decide(one_gone), CreateJob) == []
+
+
+@pytest.mark.parametrize("failure", [None, FailurePolicy(), FailurePolicy(max_restarts=3)])
+def test_outdated_job_that_fails_by_its_deletion_is_no_failure(failure: FailurePolicy | None) -> None:
+    """With ``backoffLimit: 0`` the Job controller marks it as failed for the pods that its deletion ends."""
+    end = JobEnd(failed=True, reason="BackoffLimitExceeded", at=builders.NOW)
+    plan = decide.decide(going(changed(running(failure), containers=NEW_IMAGE), "js-w-0", "js-w-1", end=end))
+    assert builders.events(plan) == []
+    assert plan.status is not None
+    assert (plan.status.restarts, plan.status.terminal_state, builders.counts(plan)["w"].failed) == (0, "", 0)
+
+
+def test_no_round_begins_while_an_outdated_job_is_being_deleted() -> None:
+    observed = going(changed(running(), containers=NEW_IMAGE), "js-w-0")
+    observed = replace(observed, jobs=observed.jobs[:1])
+    assert in_place.policy(observed).closed == in_place.Closed.RECREATING
+
+
+def test_reset_waits_for_outdated_job_that_is_being_deleted() -> None:
+    owner = builders.jobset(builders.replicated("a", 1), builders.replicated("b", 1), failure=builders.IN_PLACE)
+    noted = builders.template()
+    noted["spec"]["template"]["metadata"] = {"annotations": {"checksum/config": "2"}}
+    of_a = builders.replicated("a", 1, template=builders.template(containers=NEW_IMAGE))
+    both = builders.with_spec(
+        builders.settled(owner, builders.ready("a-0"), builders.ready("b-0")),
+        replicated_jobs=(of_a, builders.replicated("b", 1, template=noted)),
+    )
+    assert builders.names(decide.decide(going(both, "js-a-0")), RequestRestart) == []
+
+
+def test_job_that_is_being_deleted_is_not_reset() -> None:
+    plan = decide.decide(going(changed(running(), pod_annotations={"checksum/config": "2"}), "js-w-0", "js-w-1"))
+    assert builders.names(plan, RequestRestart) == []
 
 
 def test_new_annotations_reset_gang_once_and_are_recorded() -> None:
