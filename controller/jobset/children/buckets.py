@@ -33,12 +33,12 @@ class Buckets:
 
     def but(self, outdated: Collection[str]) -> "Buckets":
         """Return them with the Jobs of these UIDs among the ``previous``."""
-        kept = (
-            tuple(job for job in bucket if job.uid not in outdated)
-            for bucket in (self.active, self.successful, self.failed)
-        )
+
+        def kept(bucket: Iterable[ChildJob]) -> tuple[ChildJob, ...]:
+            return tuple(job for job in bucket if job.uid not in outdated)
+
         moved = (job for job in self.of_this_run if job.uid in outdated)
-        return Buckets(*kept, previous=(*self.previous, *moved))
+        return Buckets(kept(self.active), kept(self.successful), kept(self.failed), (*self.previous, *moved))
 
 
 def sort(status: Status, jobs: Iterable[ChildJob]) -> Buckets:
