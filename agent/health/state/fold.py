@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from kubemend.agent.health.catalog.catalog import EMPTY, Catalog, FaultKey
+from kubemend.agent.health.catalog.catalog import EMPTY, Catalog, Fault, FaultKey
 from kubemend.agent.health.kmsg import record_key
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.findings import Finding, FindingKind, Source
@@ -82,7 +82,9 @@ def fold(
     ``now`` is Unix time: a later timestamp comes from a clock that has been set back since.
     """
     before = state.active_faults(device)
-    held = tuple(kept for latch in before if (kept := _after_evidence(latch, finding, now=now)) is not None)
+    recovered = _reports_recovery(finding, before, now=now)
+    after = (_after_evidence(latch, finding, recovered=recovered, now=now) for latch in before)
+    held = tuple(latch for latch in after if latch is not None)
     held = tuple(latch for latch in held if not _ended_by_return(latch, before, finding))
     cancelled = catalog.cancels(FaultKey(finding.kind, finding.code))
     held = tuple(latch for latch in held if latch.key not in cancelled)
@@ -262,10 +264,15 @@ def _message(latch: ActiveFault, *, others: int) -> str:
     return f"{latch.title}: {_REMEDY[latch.action]}{more}"
 
 
+def is_recommendation(fault: Fault) -> bool:
+    """Return whether a fault is the driver's own recommendation for the device (NVML field 230, or Xid 154)."""
+    return fault.kind is FindingKind.RECOVERY_ACTION or (fault.kind is FindingKind.XID and fault.code == "154")
+
+
 def is_driver_verdict(finding: Finding) -> bool:
-    """Return whether the finding is the driver's own recommendation for the device (NVML field 230, or Xid 154)."""
+    """Return whether the finding is the driver's own recommendation, and names the action."""
     return finding.kind is FindingKind.RECOVERY_ACTION or (
-        finding.kind is FindingKind.XID and finding.code == "154" and finding.action is not ActionClass.ASK_DRIVER
+        is_recommendation(finding) and finding.action is not ActionClass.ASK_DRIVER
     )
 
 
@@ -295,8 +302,29 @@ def _worse(one: ActionClass, other: ActionClass) -> ActionClass:
     return max(one, other, key=lambda action: action.severity)
 
 
-def _after_evidence(latch: ActiveFault, finding: Finding, *, now: float) -> ActiveFault | None:
+def _reports_recovery(finding: Finding, before: tuple[ActiveFault, ...], *, now: float) -> bool:
+    """Return whether the driver required an action of the device, and requires none any more.
+
+    A None alone proves no reset: the driver may have reported it all the time, as it may after an Xid 119. An Xid 154
+    reports a change.
+    """
+    requires_none = is_driver_verdict(finding) and finding.action is ActionClass.NONE
+    is_over = finding.kind is FindingKind.FAULT_OVER and finding.code == FindingKind.RECOVERY_ACTION.value
+    if not requires_none and not is_over:
+        return False
+    required = (latch for latch in before if latch.kind is FindingKind.RECOVERY_ACTION)
+    return finding.kind is FindingKind.XID or any(not _is_older(finding, latch, now=now) for latch in required)
+
+
+def _is_older(finding: Finding, latch: ActiveFault, *, now: float) -> bool:
+    """Return whether a finding is older than a fault, as far as the clock has not been set back since."""
+    return finding.observed_at < latch.last_seen <= now
+
+
+def _after_evidence(latch: ActiveFault, finding: Finding, *, recovered: bool, now: float) -> ActiveFault | None:
     """Return an active fault after a finding that may be evidence against it; None if that ends the fault.
+
+    ``recovered``: the finding shows that the driver required an action, and no longer does.
 
     Evidence older than the fault does not count, because sources overtake each other. But an end is emitted only once,
     so a clock that was set back must not make it look old. A fault in ``STANDING`` has one source, whose last report is
@@ -304,8 +332,10 @@ def _after_evidence(latch: ActiveFault, finding: Finding, *, now: float) -> Acti
     """
     has_one_source = latch.kind in STANDING and latch.kind is not FindingKind.RECOVERY_ACTION
     of_its_source = finding.kind is FindingKind.FAULT_OVER and has_one_source
-    if finding.observed_at < latch.last_seen <= now and not of_its_source:
+    if _is_older(finding, latch, now=now) and not of_its_source:
         return latch
+    if recovered and _ends_by_reset(latch):
+        return None
     if finding.kind is FindingKind.APP_GONE:
         return None if latch.action is ActionClass.RESTART_APP else latch
     if finding.kind is FindingKind.DEVICE_BACK:
@@ -332,10 +362,13 @@ def _ended_by_return(latch: ActiveFault, before: tuple[ActiveFault, ...], findin
 
 
 def _after_driver_requires_nothing(latch: ActiveFault) -> ActiveFault | None:
-    """Apply the driver's None: it only permits starting a new process on the device now."""
-    if latch.action is ActionClass.ASK_DRIVER:
-        return replace(latch, action=ActionClass.RESTART_APP)
-    return None if latch.kind is FindingKind.RECOVERY_ACTION or _ends_by_reset(latch) else latch
+    """Apply the driver's None: it only permits starting a new process on the device now.
+
+    Its own recommendations end, which say nothing about a program.
+    """
+    if is_recommendation(latch):
+        return None
+    return replace(latch, action=ActionClass.RESTART_APP) if latch.action is ActionClass.ASK_DRIVER else latch
 
 
 def _ends_by_reset(latch: ActiveFault) -> bool:

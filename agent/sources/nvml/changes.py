@@ -32,7 +32,8 @@ class GpuState:
     ``listed``: NVML lists it now. ``answers``: it answered the last poll, even if only that it needs a reset.
     ``answered`` is False until this agent has had an answer from it. ``recovery_action`` is the driver's recommendation
     (NVML field 230; GPU reset where every call answers RESET_REQUIRED), None while it is unknown, or the GPU is lost.
-    ``reset_required``: every call answered RESET_REQUIRED when it was last read.
+    ``reset_required``: every call answered RESET_REQUIRED when it was last read. ``reports_action``: the driver has the
+    field of the recommendation.
     """
 
     gpu: Gpu
@@ -42,6 +43,7 @@ class GpuState:
     lost: bool = False
     recovery_action: int | None = None
     reset_required: bool = False
+    reports_action: bool = False
     remap_pending: bool | None = None
     remap_failed: bool | None = None
 
@@ -115,6 +117,20 @@ def fold(view: View, snapshot: Snapshot) -> tuple[View, tuple[Change, ...]]:
     return after, (*changes, *unidentified)
 
 
+def after_gap(view: View) -> View:
+    """Return the view after a time in which NVML was not polled: that the driver requires nothing is unknown.
+
+    Another poll reports it again. The kernel log may have reported a requirement in the gap; NVML alone shows its end.
+    """
+    gpus = {
+        uuid: replace(state, recovery_action=None)
+        if state.reports_action and state.recovery_action == NO_ACTION
+        else state
+        for uuid, state in view.gpus.items()
+    }
+    return replace(view, gpus=gpus)
+
+
 def is_lost(view: View, device: str) -> bool:
     """Return whether the GPU of that name (UUID or PCI address) is lost."""
     return any(state.lost and device in state.names for state in view.gpus.values())
@@ -179,9 +195,14 @@ def _next_state(before: GpuState | None, slot: Slot | None, *, provable: bool) -
         lost=lost,
         recovery_action=None if lost else _recovery_action(state, slot),
         reset_required=slot.condition is Condition.RESET_REQUIRED or (state.reset_required and not _answers(slot)),
+        reports_action=state.reports_action or _reads_action(slot),
         remap_pending=_flag(slot, Vital.REMAP_PENDING, before=state.remap_pending),
         remap_failed=_flag(slot, Vital.REMAP_FAILED, before=state.remap_failed),
     )
+
+
+def _reads_action(slot: Slot) -> bool:
+    return slot.vitals is not None and slot.vitals.get(Vital.RECOVERY_ACTION) is not None
 
 
 def _flag(slot: Slot, vital: Vital, *, before: bool | None) -> bool | None:

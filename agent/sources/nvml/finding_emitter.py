@@ -50,9 +50,10 @@ class FindingEmitter:
         self._key_prefix = f"nvml:{time.time_ns():x}"  # unique among all agents of one boot
         self.view = changes.of_earlier_agents(known_before.gpus)
 
-    def snapshot(self, snapshot: protocol.Snapshot) -> None:
-        """Process one poll."""
-        self.view, changed = changes.fold(self.view, snapshot)
+    def snapshot(self, snapshot: protocol.Snapshot, *, after_gap: bool) -> None:
+        """Process one poll; ``after_gap``: NVML has not been polled in the time before it."""
+        before = changes.after_gap(self.view) if after_gap else self.view
+        self.view, changed = changes.fold(before, snapshot)
         self._drop_dismissed()
         for change in changed:
             self._emit_change(change, observed_at=snapshot.taken_at)

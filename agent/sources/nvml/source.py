@@ -308,12 +308,12 @@ class NvmlSource:
         self._questions.give_up("the NVIDIA driver does not answer")
 
     def _on_snapshot(self, snapshot: protocol.Snapshot) -> None:
-        self._fresh = True
+        after_gap, self._fresh = not self._fresh, True
         if not self._renewing:
             self._valid_until = 0.0
         self._loads = loads.of(snapshot)
         with contained.within(contained.Part.DEVICE, "a snapshot of all"):
-            self._findings.snapshot(snapshot)
+            self._findings.snapshot(snapshot, after_gap=after_gap)
         if not self._stuck:
             self._set_status(component_status.ready(self._findings.view))
         self._plan_reinit()

@@ -290,6 +290,15 @@ async def test_pipeline_unknown_code_restarts_if_driver_needs_nothing(env: Pipel
     assert (request.target, request.cause().action) == (TRAINER, ActionClass.RESTART_APP)
 
 
+async def test_pipeline_changed_recommendation_of_the_driver_restarts_nothing_once_it_is_none(env: PipelineEnv) -> None:
+    """No program has failed: an Xid 154 is no fault of its own."""
+    env.queue.submit(xid(154, ActionClass.ASK_DRIVER))
+    await env.condition(conditions.DEVICES_HEALTHY, "Xid154")
+    env.devices.recovery = 0
+    await env.condition(conditions.DEVICES_HEALTHY, "Healthy", within=60)
+    await env.nothing_restarted()
+
+
 async def test_pipeline_old_fault_that_driver_clears_ends_with_holders(env: PipelineEnv) -> None:
     env.devices.recovery = 0
     env.holders.hold(TRAINER)

@@ -1,5 +1,6 @@
 """Lines of the kernel log that the next agent reads again restart containers, and are not folded twice."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,14 +16,15 @@ from tests.unit.faults.test_pipeline import HERE, TRAINER, PipelineEnv, running,
 
 ON_HOLD = xid(31, pid=4242, observed_at=90.0, key="kmsg:5:40000000")
 NEEDS_RESET = xid(95, ActionClass.RESET_DEVICE, key="kmsg:6:50000000")
-WAS_RESET = Finding(
+WANTS_RESET = Finding(
     source=Source.NVML,
     kind=FindingKind.RECOVERY_ACTION,
-    code="0",
+    code="1",
     device=HERE,
-    action=ActionClass.NONE,
-    observed_at=150.0,
+    action=ActionClass.RESET_DEVICE,
+    observed_at=110.0,
 )
+WAS_RESET = replace(WANTS_RESET, code="0", action=ActionClass.NONE, observed_at=150.0)
 
 
 def node_of(store: Store, **options: Any) -> PipelineEnv:
@@ -50,7 +52,7 @@ def faults(env: PipelineEnv) -> list[str]:
 
 
 async def test_line_read_again_after_its_end_raises_no_fault(store: Store) -> None:
-    env = await after(store, ON_HOLD, NEEDS_RESET, WAS_RESET)
+    env = await after(store, ON_HOLD, NEEDS_RESET, WANTS_RESET, WAS_RESET)
     async with running(env):
         env.queue.submit(NEEDS_RESET)
         await env.nothing_restarted()
@@ -58,7 +60,7 @@ async def test_line_read_again_after_its_end_raises_no_fault(store: Store) -> No
 
 
 async def test_line_read_again_restarts_its_container(store: Store) -> None:
-    env = await after(store, ON_HOLD, NEEDS_RESET, WAS_RESET)
+    env = await after(store, ON_HOLD, NEEDS_RESET, WANTS_RESET, WAS_RESET)
     async with running(env):
         env.queue.submit(ON_HOLD)
         assert (await env.restarted()).target == TRAINER

@@ -37,6 +37,10 @@ def folded(*findings: Finding) -> fold.HealthState:
 APP_GONE = finding(FindingKind.APP_GONE, "", ActionClass.NONE, at=99.0)
 DRIVER_NONE = finding(FindingKind.RECOVERY_ACTION, "0", ActionClass.NONE, at=99.0)
 DRIVER_RESET = finding(FindingKind.RECOVERY_ACTION, "1", ActionClass.RESET_DEVICE, at=50.0)
+NO_LONGER_REQUIRED = finding(FindingKind.FAULT_OVER, "RecoveryAction", ActionClass.NONE, at=99.0)
+RECOMMENDS_UNKNOWN = finding(FindingKind.RECOVERY_ACTION, "5", ActionClass.ASK_DRIVER)
+CHANGED_TO_UNKNOWN = finding(FindingKind.XID, "154", ActionClass.ASK_DRIVER)
+CHANGED_TO_NONE = finding(FindingKind.XID, "154", ActionClass.NONE, at=99.0)
 BACK = finding(FindingKind.DEVICE_BACK, "", ActionClass.NONE, at=99.0)
 LOST = finding(FindingKind.DEVICE_LOST, "", ActionClass.REBOOT_NODE, at=5.0)
 XID31 = xid(31, ActionClass.RESTART_APP)
@@ -72,7 +76,28 @@ def test_device_that_does_not_answer_is_unknown(answers: bool | None) -> None:
         pytest.param([XID48, xid(45, ActionClass.NONE, 1.0)], Health.UNHEALTHY, "Xid48", id="45-never-hides-48"),
         pytest.param([XID48, xid(13, ActionClass.RESTART_APP, 1.0)], Health.UNHEALTHY, "Xid48", id="nor-does-13"),
         pytest.param([XID48, APP_GONE], Health.UNHEALTHY, "Xid48", id="app-gone-is-no-evidence-for-a-reset"),
-        pytest.param([XID48, DRIVER_NONE], Health.HEALTHY, "Healthy", id="driver-none-ends-it"),
+        pytest.param(
+            [XID48, DRIVER_RESET, DRIVER_NONE], Health.HEALTHY, "Healthy", id="driver-none-after-reset-ends-it"
+        ),
+        pytest.param([XID48, DRIVER_NONE], Health.UNHEALTHY, "Xid48", id="none-all-the-time-proves-no-reset"),
+        pytest.param([XID48, CHANGED_TO_NONE], Health.HEALTHY, "Healthy", id="xid-154-reports-a-change-to-none"),
+        pytest.param(
+            [XID48, DRIVER_RESET, NO_LONGER_REQUIRED], Health.HEALTHY, "Healthy", id="new-agent-sees-none-after-reset"
+        ),
+        pytest.param([XID48, NO_LONGER_REQUIRED], Health.UNHEALTHY, "Xid48", id="new-agent-sees-none-as-before"),
+        pytest.param(
+            [UNKNOWN, XID48, DRIVER_NONE], Health.UNHEALTHY, "Xid48", id="none-about-another-fault-ends-no-reset"
+        ),
+        pytest.param(
+            [
+                XID48,
+                dataclasses.replace(DRIVER_RESET, observed_at=100.0),
+                DRIVER_NONE,
+            ],
+            Health.UNHEALTHY,
+            "Xid48",
+            id="none-that-was-read-before-the-requirement",
+        ),
         pytest.param([XID79, DRIVER_NONE], Health.UNHEALTHY, "Xid79", id="but-not-for-a-gpu-off-the-bus"),
         pytest.param([XID79, BACK], Health.UNHEALTHY, "Xid79", id="off-the-bus-needs-a-reboot"),
         pytest.param([LOST, BACK], Health.HEALTHY, "Healthy", id="lost-and-back"),
@@ -80,6 +105,8 @@ def test_device_that_does_not_answer_is_unknown(answers: bool | None) -> None:
         pytest.param([DRIVER_RESET, DRIVER_NONE], Health.HEALTHY, "Healthy", id="driver-none-ends-its-recommendation"),
         pytest.param([UNKNOWN], Health.UNKNOWN, "Xid999", id="unknown-code-is-unknown"),
         pytest.param([UNKNOWN, DRIVER_NONE], Health.DEGRADED, "Xid999", id="driver-none-licences-a-restart"),
+        pytest.param([RECOMMENDS_UNKNOWN, DRIVER_NONE], Health.HEALTHY, "Healthy", id="but-not-for-its-recommendation"),
+        pytest.param([CHANGED_TO_UNKNOWN, DRIVER_NONE], Health.HEALTHY, "Healthy", id="nor-for-the-line-about-it"),
         pytest.param([STUCK], Health.DEGRADED, "ProcessStuck", id="a-suspicion-degrades"),
         pytest.param([STUCK, APP_GONE, DRIVER_NONE], Health.DEGRADED, "ProcessStuck", id="and-is-no-app-fault"),
         pytest.param([STUCK, NOT_STUCK], Health.HEALTHY, "Healthy", id="until-it-is-over"),

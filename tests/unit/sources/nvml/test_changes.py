@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kubemend.agent.health.gpu.readings import Vital, Vitals
 from kubemend.agent.model.devices import DeviceId, DeviceLocator, Gpu, PciAddress
 from kubemend.agent.model.findings import FindingKind
 from kubemend.agent.sources.nvml import changes
@@ -177,6 +178,33 @@ def test_first_answer_ends_faults_of_previous_agent(first: Slot, expected: list[
     _, emitted = changes_of((first,), (first,))
 
     assert [change for change in emitted if change[1] is not None] == expected
+
+
+@pytest.mark.parametrize(
+    ("slot", "expected"),
+    [
+        pytest.param(
+            replace(well(0), vitals=Vitals(values={(Vital.RECOVERY_ACTION, 0): 0})), [over(0, RECOVERY)], id="reported"
+        ),
+        pytest.param(well(0), [], id="driver-has-no-such-field"),
+    ],
+)
+def test_first_poll_after_a_gap_shows_that_the_driver_requires_nothing(
+    slot: Slot, expected: list[tuple[FindingKind, DeviceId | None, str]]
+) -> None:
+    """The kernel log may have reported a requirement in the gap."""
+    view, _ = changes_of((slot,))
+
+    _, emitted = changes_of((slot,), before=changes.after_gap(view))
+
+    assert emitted == expected
+
+
+def test_requirement_that_has_lasted_for_a_gap_is_no_change() -> None:
+    slot = replace(well(0), recovery_action=1, vitals=Vitals(values={(Vital.RECOVERY_ACTION, 0): 1}))
+    view, _ = changes_of((slot,))
+
+    assert changes_of((slot,), before=changes.after_gap(view))[1] == []
 
 
 NOBODYS_FAULTS_ARE_OVER = [

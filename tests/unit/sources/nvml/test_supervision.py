@@ -234,6 +234,17 @@ async def test_release_leaves_no_nvml_process_until_resume(fake: FakeNvml, start
     assert env.source.inventory.complete
 
 
+async def test_requirement_of_the_kernel_log_alone_ends_when_nvml_is_resumed(fake: FakeNvml, start: Start) -> None:
+    """A reset while NVML is released: the driver requires it, and no longer does, without a poll in between."""
+    env = start()
+    await env.over(FindingKind.RECOVERY_ACTION, gpu=7)  # that of a previous agent
+
+    assert await env.source.release(timeout=PATIENCE)
+    env.source.resume()
+
+    await env.over(FindingKind.RECOVERY_ACTION, gpu=7)
+
+
 async def test_release_of_hanging_worker_returns_false_in_time(fake: FakeNvml, start: Start) -> None:
     env = start()
     await env.status(ComponentState.READY)
