@@ -239,6 +239,11 @@ def refused(failure: ReadError) -> Vitals:
     return Vitals(errors={(Vital.RECOVERY_ACTION, 0): failure.code})
 
 
+def read_in_every_poll(readings: Mapping[Key, Outcome[int]]) -> list[Outcome[int]]:
+    """Return the readings that every poll has, and that the GPU itself must answer."""
+    return [readings[call.vital, 0] for call in (*_CALLS, _TEMPERATURE)]
+
+
 def failures(readings: Mapping[Key, Outcome[int]]) -> list[Outcome[int]]:
     """Return the readings that prove that the GPU does not work: it is lost, or must be reset."""
     return [outcome for outcome in readings.values() if isinstance(outcome, Lost | ResetRequired)]

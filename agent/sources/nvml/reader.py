@@ -165,7 +165,10 @@ class Reader:
         readings |= self._gauges.others(index, handle.value, full=full)
         if isinstance(mode, Value):
             readings[Vital.MIG_MODE, 0] = Value(int(mode.value[0]))
-        proofs = (recovery, instances, readings[Vital.REMAP_PENDING, 0], *gauges.failures(readings))
+        proofs: Sequence[Outcome[Any]] = (recovery, instances, readings[Vital.REMAP_PENDING, 0])
+        if all(isinstance(proof, Unsupported) for proof in proofs):  # a T4 or V100 with a driver before R570
+            proofs = gauges.read_in_every_poll(readings)
+        proofs = (*proofs, *gauges.failures(readings))
         return Slot(
             index=index,
             condition=_condition(*proofs),

@@ -201,6 +201,10 @@ FUNCTIONS = (
 )
 
 
+CHEAP = ("nvmlDeviceGetTemperature", "nvmlDeviceGetClockInfo", "nvmlDeviceGetCurrentClocksEventReasons")
+"""Functions by which every poll reads a value of every GPU."""
+
+
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_unsupported_is_neither_value_nor_error(fake: FakeNvml, nvml: Nvml, function: str) -> None:
     everything = known(nvml.vitals())
@@ -334,6 +338,25 @@ def test_gpu_lost_during_a_poll_is_lost(fake: FakeNvml, nvml: Nvml) -> None:
     slot = nvml.slot()
 
     assert slot.condition is Condition.LOST
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize(
+    ("fails", "condition"), [(False, Condition.ANSWERS), (True, Condition.UNREADABLE)], ids=["works", "fails"]
+)
+def test_gpu_without_row_remapping_mig_and_recovery_action_answers_by_its_other_values(
+    fake: FakeNvml, nvml: Nvml, *, fails: bool, condition: Condition, full: bool
+) -> None:
+    """As a T4 or V100 with a driver before R570."""
+    for function in ("nvmlDeviceGetMigMode", "nvmlDeviceGetRemappedRows", "nvmlDeviceGetFieldValues"):
+        fake.error(function, NOT_SUPPORTED, gpu=0)
+    for function in CHEAP if fails else ():
+        fake.error(function, UNKNOWN, gpu=0)
+
+    slot = nvml.slot(full=full)
+
+    assert slot.condition is condition
+    assert ("Unknown" in slot.error) is fails
 
 
 def test_gpu_that_answers_only_an_error_reports_it(fake: FakeNvml, nvml: Nvml) -> None:
