@@ -33,11 +33,11 @@ _CONFIGURATION_FAULTS = {  # NVML_GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION
 def _link_down(sample: Sample) -> Judgement | None:
     """Judge whether a link that was up on this boot is down.
 
-    Under MIG no traffic uses NVLink (MIG user guide: no P2P). A fault concerns links that its agent has seen up: if
-    those of previous agents are unknown, theirs may concern any link.
+    Under MIG no traffic uses NVLink (MIG user guide: no P2P), so none is missing. A fault concerns links that its agent
+    has seen up: if those of previous agents are unknown, theirs may concern any link.
     """
     if sample.get(Vital.MIG_MODE):
-        return None
+        return sample.settled
     active = sample.vitals.by_link(Vital.NVLINK_ACTIVE)
     down = sorted(link for link in sample.record.links_seen_up if active.get(link) == 0)
     if down:

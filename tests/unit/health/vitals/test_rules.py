@@ -267,6 +267,21 @@ def test_links_are_down_by_design_under_mig() -> None:
     assert FindingKind.NVLINK_DOWN not in begun(gpu.emitted)
 
 
+def test_link_that_was_down_is_no_fault_once_the_gpu_is_under_mig() -> None:
+    """Nothing uses it. Its fault would stay until MIG is off, and an operator cannot clear it."""
+    gpu = Watched()
+    down = but({Vital.NVLINK_ACTIVE: 0}, link=1)
+    gpu.poll(HEALTHY)
+    gpu.poll(down, seconds=HOUR)
+    assert FindingKind.NVLINK_DOWN in gpu.state.held()
+
+    gpu.poll(but({Vital.MIG_MODE: 1}, of=down), seconds=HOUR)
+
+    assert FindingKind.NVLINK_DOWN not in gpu.state.held()
+    gpu.poll(down, seconds=HOUR)
+    assert FindingKind.NVLINK_DOWN in gpu.state.held()
+
+
 @pytest.mark.parametrize(
     ("mask", "expected"),
     [
