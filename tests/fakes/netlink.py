@@ -147,7 +147,7 @@ class FakeReader(Reader):
 
     async def links(self) -> tuple[Link, ...]:
         raws = [raw for link in self._kernel.links.values() for raw in netlink.raw_links(link_message(link))]
-        return tuple(raw.decode() for raw in raws if self.is_of_device(raw))
+        return self._decoded(raws)
 
     def _listener(self, listeners: list[FakeListener]) -> Listener:
         if self._kernel.refusal is not None:

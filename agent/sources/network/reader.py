@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import enum
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +14,7 @@ from kubemend.agent.sources.network import netlink, sockets
 from kubemend.agent.sources.network.netlink import RawLink
 from kubemend.agent.sources.network.sockets import Listener
 from kubemend.agent.sources.network.sysfs import PortState, Scan, Sysfs
+from kubemend.common import contained
 from kubemend.common.blocking import DedicatedThread
 
 T = TypeVar("T")
@@ -72,8 +73,18 @@ class Reader:
         return await self._in_netlink(lambda: sockets.listen_uevents(receive_buffer=self._receive_buffer))
 
     async def links(self) -> tuple[netlink.Link, ...]:
-        """List the links that belong to a device. Raises ListingError, OSError and TimeoutError."""
-        return await self._in_netlink(lambda: tuple(raw.decode() for raw in netlink.links() if self.is_of_device(raw)))
+        """List the links that belong to a device. Raises ListingError, OSError and TimeoutError.
+
+        One that cannot be decoded is left out, so its state is unknown.
+        """
+        return await self._in_netlink(lambda: self._decoded(netlink.links()))
+
+    def _decoded(self, listed: Iterable[RawLink]) -> tuple[netlink.Link, ...]:
+        links = []
+        for raw in filter(self.is_of_device, listed):
+            with contained.within(contained.Part.DEVICE, f"link {raw.index}"):
+                links.append(raw.decode())
+        return tuple(links)
 
     async def read(self, tasks: frozenset[Task], nics: tuple[Nic, ...], *, up: frozenset[str] = frozenset()) -> Reading:
         """Run the tasks, on the given NICs unless they include a scan.

@@ -2,6 +2,7 @@
 
 import socket
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 
 from kubemend.agent.sources.network import netlink
 from kubemend.agent.sources.network.netlink import Link, ListingError
+from kubemend.agent.sources.network.reader import Reader
+from kubemend.agent.sources.network.sysfs import Sysfs
 from tests.fakes.netlink import link_message
 
 LINKS = st.builds(
@@ -61,6 +64,25 @@ def test_listing_that_is_never_complete_raises(monkeypatch: pytest.MonkeyPatch) 
     answer_with(monkeypatch, struct.pack("=IHHII", 16, 16, 0x10, 1, 0))
     with pytest.raises(ListingError, match="faster than they can be listed"):
         netlink.links()
+
+
+async def test_link_that_cannot_be_decoded_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It hides no other link."""
+    broken, well = (
+        link_message(Link(name, index, admin_up=True, up=True, losses=3)) for index, name in enumerate("ab")
+    )
+    no_value = struct.pack("=HH", 4, 48)  # IFLA_CARRIER_DOWN_COUNT
+    broken = struct.pack("=I", len(broken) - 4) + broken[4:-8] + no_value
+    done = struct.pack("=IHHIIi", 20, 3, 0, 1, 0, 0)
+    answer_with(monkeypatch, broken + padded(well) + done)
+    for name in "ab":
+        (tmp_path / "class" / "net" / name / "device").mkdir(parents=True)
+    reader = Reader(Sysfs(tmp_path), netns=None, receive_buffer=1 << 16, deadline=60.0)
+
+    try:
+        assert [link.name for link in await reader.links()] == ["b"]
+    finally:
+        reader.close()
 
 
 def test_links_of_this_machine_are_listed() -> None:
