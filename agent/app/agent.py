@@ -13,7 +13,7 @@ from kubemend.agent.app.control import ControlServer
 from kubemend.agent.app.device_routes import DeviceRoutes
 from kubemend.agent.app.device_sources import DeviceSources
 from kubemend.agent.app.node_services import NodeServices, Resources
-from kubemend.agent.app.persisted_state import StateCheck
+from kubemend.agent.app.persisted_state import StateCheck, boot_id
 from kubemend.agent.app.runtime_services import RuntimeServices
 from kubemend.agent.clients.journal.store import FILE, JournalError, Store
 from kubemend.agent.clients.podresources.client import AllocationCache, PodResourcesClient
@@ -33,7 +33,8 @@ log = structlog.get_logger(__name__)
 async def run(settings: Settings) -> None:
     """Run the agent until SIGTERM or SIGINT, which may arrive at any time.
 
-    Raises JournalError, CatalogError or ListenError when it cannot start; an ExceptionGroup is an internal error.
+    Raises JournalError, CatalogError, BootIdError or ListenError when it cannot start; an ExceptionGroup is an internal
+    error.
     Without its journal the agent cannot resume anything, so it first releases the containers that a previous agent
     has frozen.
     """
@@ -68,7 +69,7 @@ async def _opened(settings: Settings) -> AsyncIterator[Resources]:
     ):
         yield Resources(
             settings=settings,
-            boot_id=_boot_id(settings.proc),
+            boot_id=boot_id(settings.proc),
             catalog=catalog,
             registry=registry,
             metrics=metrics,
@@ -135,7 +136,3 @@ async def _journal(path: Path) -> AsyncIterator[Store]:
         yield store
     finally:
         await store.close()
-
-
-def _boot_id(proc: Path) -> str:
-    return (proc / "sys" / "kernel" / "random" / "boot_id").read_text().strip()

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -120,6 +121,20 @@ class StoredIds:
             await self._store.save(self._key, json.dumps(sorted(ids)))
         except JournalError as error:
             log.error("stored_ids.save_failed", key=self._key, error=str(error))
+
+
+class BootIdError(Exception):
+    """The node's boot id cannot be read. The text is one line for people, with a hint."""
+
+
+def boot_id(proc: Path) -> str:
+    """Return the id of the node's current boot from its ``/proc``. Raises BootIdError."""
+    file = proc / "sys" / "kernel" / "random" / "boot_id"
+    try:
+        return file.read_text("ascii").strip()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BootIdError(f"cannot read {file}: {reason}; pass the host's /proc with --proc") from error
 
 
 async def watched_since(store: Store, *, boot_id: str) -> float:

@@ -29,6 +29,7 @@ def agent(settings: Settings) -> None:
         footprint.without_collection(),
     ):
         from kubemend.agent.app import agent as app
+    from kubemend.agent.app.persisted_state import BootIdError
     from kubemend.agent.clients.journal.store import JournalError
     from kubemend.agent.health.catalog.catalog_file import CatalogError
     from kubemend.common import logs
@@ -38,6 +39,6 @@ def agent(settings: Settings) -> None:
     settings_module.report_unknown_variables()
     try:
         asyncio.run(app.run(settings))
-    except (JournalError, ListenError, CatalogError) as error:
+    except (JournalError, ListenError, CatalogError, BootIdError) as error:
         click.echo(f"kubemend agent: {error}", err=True)
         sys.exit(EXIT_CANNOT_START)

@@ -2,10 +2,20 @@
 
 import asyncio
 import sqlite3
+from pathlib import Path
 
 import pytest
 
-from kubemend.agent.app.persisted_state import BEATING, EXITS_HANDLED, SourceState, StateCheck, StoredIds, watched_since
+from kubemend.agent.app.persisted_state import (
+    BEATING,
+    EXITS_HANDLED,
+    BootIdError,
+    SourceState,
+    StateCheck,
+    StoredIds,
+    boot_id,
+    watched_since,
+)
 from kubemend.agent.clients.journal.store import JournalError, Store
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.common.components import ComponentState, ComponentStatus
@@ -108,3 +118,15 @@ async def test_disk_that_hangs_is_reported_and_the_next_write_waits_for_it(store
         assert "not ended within 0.05 s" in status.message
         other.execute("ROLLBACK")
         assert (await StateCheck(store, report=lambda _: None, deadline=60.0).check()).state is ComponentState.READY
+
+
+def test_boot_id_is_read_from_the_nodes_proc(tmp_path: Path) -> None:
+    file = tmp_path / "sys" / "kernel" / "random" / "boot_id"
+    file.parent.mkdir(parents=True)
+    file.write_text("34eb48e2-270a-4075-b5a4-94aac223f2dd\n")
+    assert boot_id(tmp_path) == "34eb48e2-270a-4075-b5a4-94aac223f2dd"
+
+
+def test_wrong_path_of_proc_is_refused_in_one_line_with_a_hint(tmp_path: Path) -> None:
+    with pytest.raises(BootIdError, match=r"boot_id: No such file or directory; pass the host's /proc with --proc$"):
+        boot_id(tmp_path)
