@@ -43,10 +43,11 @@ _WRONG: Final[Mapping[Test, Reason]] = {
 }
 
 
-def obstacle(gpu: Gpu, answer: DeviceAnswer | None, *, mps: bool) -> Verdict | None:
+def obstacle(gpu: Gpu, answer: DeviceAnswer | None, *, mps: bool, lists_all: bool = True) -> Verdict | None:
     """Return the verdict on a GPU that must not be used for a proof; None: it is idle.
 
-    ``answer`` is NVML's current one; ``mps``: an MPS control daemon runs on this machine.
+    ``answer`` is NVML's current one; ``mps``: an MPS control daemon runs on this machine. ``lists_all``: the driver
+    lists all processes of the machine, not only those of this PID namespace.
     """
     if answer is None or answer.condition is not Condition.ANSWERS:
         reason = answer.error or answer.condition.value if answer is not None else "no answer"
@@ -61,6 +62,9 @@ def obstacle(gpu: Gpu, answer: DeviceAnswer | None, *, mps: bool) -> Verdict | N
         pids = sorted(process.pid for process in answer.processes)
         shown = ", ".join(map(str, pids[:4])) + (", …" if len(pids) > 4 else "")
         return Verdict(Outcome.SKIPPED, Reason.IN_USE, f"processes use it: {shown}", {"pids": pids})
+    if not lists_all:
+        hint = "share the host's (--pid=host, hostPID: true)"
+        return Verdict(Outcome.UNKNOWN, Reason.NVML_UNCLEAR, f"NVML lists only this PID namespace's processes: {hint}")
     return None
 
 

@@ -18,6 +18,7 @@ from kubemend.agent.prove.report import GpuRow, PairRow, Report
 from kubemend.agent.prove.verdicts import Outcome, Reason, Verdict
 from kubemend.agent.scan import gpus as scanned
 from kubemend.agent.scan.report import GpusFound, Unseen
+from kubemend.agent.sources.processes import is_initial_pid_namespace
 
 _NVML_SHARE, _WORKER_SHARE, _CALL_SHARE = 0.3, 0.35, 0.25
 """Shares of the timeout: for NVML, for each of the two rounds of workers, and for one CUDA call in them."""
@@ -28,15 +29,28 @@ _PEERS: Final = "peers"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """How the machine's state is read. ``mps_pipes`` is the directory of an MPS control daemon, if one runs."""
+    """How the machine's state is read.
+
+    ``mps_pipes`` is the directory of an MPS control daemon, if one runs. ``pid_namespace`` is the link of this
+    process's PID namespace: the driver lists the processes of that alone (``osFindNsPid`` in NVIDIA's kernel module).
+    """
 
     sysfs: Path
     mps_pipes: Path
+    pid_namespace: Path = Path("/proc/self/ns/pid")
 
     @classmethod
     def here(cls, sysfs: Path) -> "Machine":
         """Return this machine."""
         return cls(sysfs=sysfs, mps_pipes=Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or _MPS_PIPES))
+
+    @property
+    def lists_all(self) -> bool:
+        """Whether the driver lists all processes of the machine here; False if that is unknown."""
+        try:
+            return is_initial_pid_namespace(self.pid_namespace)
+        except OSError:
+            return False
 
 
 async def prove(machine: Machine, *, catalog: Catalog, timeout: float, wanted: Sequence[str] = ()) -> Report:
@@ -47,8 +61,10 @@ async def prove(machine: Machine, *, catalog: Catalog, timeout: float, wanted: S
     """
     found = await scanned.check(machine.sysfs, catalog=catalog, timeout=_NVML_SHARE * timeout)
     gpus, missing = _chosen(found.inventory.gpus, wanted)
-    mps = (machine.mps_pipes / "control").exists()
-    verdicts = {gpu.uuid: judging.obstacle(gpu, found.answers.get(gpu.uuid), mps=mps) for gpu in gpus}
+    mps, lists_all = (machine.mps_pipes / "control").exists(), machine.lists_all
+    verdicts = {
+        gpu.uuid: judging.obstacle(gpu, found.answers.get(gpu.uuid), mps=mps, lists_all=lists_all) for gpu in gpus
+    }
     idle = [gpu for gpu in gpus if verdicts[gpu.uuid] is None]
     measured = await _measured(idle, timeout=timeout)
     judged = {uuid: judging.judge(uuid, each) for uuid, each in measured.items()}

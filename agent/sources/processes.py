@@ -52,7 +52,7 @@ class ProcFs:
         if log.is_file():
             return True
         try:
-            return (self.root / "1" / "ns" / "pid").stat().st_ino == _INITIAL_PID_NAMESPACE
+            return is_initial_pid_namespace(self.root / "1" / "ns" / "pid")
         except OSError:
             return True
 
@@ -214,6 +214,11 @@ class ProcFs:
         finally:
             loop.remove_reader(descriptor)
             os.close(descriptor)
+
+
+def is_initial_pid_namespace(link: Path) -> bool:
+    """Return whether ``/proc/PID/ns/pid`` is the link of the node's initial PID namespace. Raises OSError."""
+    return link.stat().st_ino == _INITIAL_PID_NAMESPACE
 
 
 def _started(stat: str) -> float:

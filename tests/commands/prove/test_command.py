@@ -8,6 +8,9 @@ import pytest
 
 from hack.fakecuda.control import MIB, Wrong
 from hack.fakenvml.control import MigSpec, gpu_uuid
+from kubemend.agent.health.catalog import catalog_file
+from kubemend.agent.prove import proving
+from kubemend.agent.prove.verdicts import Outcome, Reason
 from tests.unit.prove.conftest import GPUS, Machine
 
 PASSED, FAILED, UNPROVEN = 0, 2, 3
@@ -152,6 +155,24 @@ def test_machine_with_mps_is_skipped(machine: Machine) -> None:
     (machine.mps_pipes / "control").touch()
 
     assert of_gpus(machine.proof()) == [("Skipped", "Mps")] * GPUS
+
+
+@pytest.mark.parametrize("namespace", ["container's", "unreadable"])
+async def test_nothing_runs_where_processes_of_others_may_be_hidden(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, namespace: str
+) -> None:
+    for name, value in machine.env().items():
+        monkeypatch.setenv(name, value)
+    link = tmp_path / "pid-namespace"
+    if namespace != "unreadable":
+        link.touch()
+    here = proving.Machine(sysfs=Path("/sys"), mps_pipes=machine.mps_pipes, pid_namespace=link)
+
+    report = await proving.prove(here, catalog=catalog_file.builtin(), timeout=120.0)
+
+    verdicts = [(row.verdict.outcome, row.verdict.reason) for row in report.gpus]
+    assert verdicts == [(Outcome.UNKNOWN, Reason.NVML_UNCLEAR)] * GPUS
+    assert report.exit_code == UNPROVEN
 
 
 def test_machine_without_libcuda_is_skipped(machine: Machine, tmp_path: Path) -> None:

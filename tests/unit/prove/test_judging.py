@@ -209,6 +209,15 @@ def test_gpu_that_is_not_known_to_be_idle_is_not_used(
     assert short(verdict) == expected
 
 
+def test_gpu_is_not_used_where_processes_of_others_may_be_hidden() -> None:
+    """The driver lists those of the caller's PID namespace: in a container without the host's, every GPU looks idle."""
+    verdict = judging.obstacle(GPU, IDLE, mps=False, lists_all=False)
+
+    assert verdict is not None
+    assert short(verdict) == (Outcome.UNKNOWN, Reason.NVML_UNCLEAR)
+    assert "--pid=host" in verdict.message
+
+
 def test_idle_gpu_may_be_used() -> None:
     assert judging.obstacle(GPU, IDLE, mps=False) is None
 
