@@ -160,11 +160,8 @@ def _answers(connection: socket.socket, *, passing: Passing, until: float, least
     text, count = b"", 0
     while True:
         left = (until if latest is not None else least) - time.monotonic()
-        if left <= 0 and latest is not None:
-            return latest
-        connection.settimeout(max(left, 0.001))
         try:
-            received = connection.recv(process.LONGEST_ANSWER)
+            received = _received(connection, timeout=left)
         except TimeoutError:
             if latest is not None:
                 return latest
@@ -182,3 +179,10 @@ def _answers(connection: socket.socket, *, passing: Passing, until: float, least
                 raise NoAnswerError(f"the launcher's answer is not valid: {str(error)[:_LONGEST_REASON]}") from None
             if not passing(latest):
                 return latest
+
+
+def _received(connection: socket.socket, *, timeout: float) -> bytes:
+    if timeout <= 0:
+        raise TimeoutError
+    connection.settimeout(timeout)
+    return connection.recv(process.LONGEST_ANSWER)

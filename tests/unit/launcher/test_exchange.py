@@ -1,6 +1,7 @@
 """The listener on a launcher's socket may answer never, nonsense, or without end."""
 
 import functools
+import itertools
 import json
 import os
 import socket
@@ -8,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -151,6 +153,16 @@ def test_dripping_bytes_do_not_extend_the_time(listener: Listener) -> None:
     listener.answers(drip)
     with pytest.raises(NoAnswerError, match=r"did not answer within 0.1 s"):
         listener.ask(least=0.1, timeout=0.1)
+
+
+def test_bytes_that_drip_fast_do_not_extend_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(0.0, 0.0005)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    peer = mock.Mock()
+    peer.recv.return_value = b" "
+    with pytest.raises(TimeoutError):
+        exchange._answers(peer, passing=lambda _: True, until=0.1, least=0.1)
+    assert next(clock) < 0.2
 
 
 def test_a_process_of_another_container_is_not_asked(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
