@@ -158,9 +158,10 @@ class RestartExecutor:
                 takes_over=takes_over,
             )
             counted.has_begun()
-            on_begun()
-            containers = sorted(plan.names)
-            followed.notify(progress.Begun(self._now(), plan.id, plan.strategy, containers, plan.restart_count))
+            with contained.within(Part.RESTART, plan.target):  # it is in the journal, and must be carried out
+                on_begun()
+                containers = sorted(plan.names)
+                followed.notify(progress.Begun(self._now(), plan.id, plan.strategy, containers, plan.restart_count))
             with self._act_noted(in_round=round_hooks is not None):
                 outcome = await self._to_the_end(execution, visit=visit, withdrawal=withdrawal)
             if outcome.result.changed_nothing:

@@ -537,6 +537,23 @@ async def test_entry_that_a_full_disk_keeps_open_is_closed_before_the_next_resta
     assert await env.store.unfinished() == ()
 
 
+async def test_restart_in_the_journal_is_carried_out_although_its_report_fails(env: RestartEnv) -> None:
+    class Follower:
+        def notify(self, event: progress.Event) -> None:
+            match event:
+                case progress.Begun():
+                    raise RuntimeError("cannot be reported")
+
+    opted_in = replace(env.pod.pods.pods()[POD.uid], annotations={"kubemend.io/restart": "InPlace"})
+    await env.pod.pods.put(opted_in)
+    fault = admission.Cause(code="Xid31", message="Xid 31", happened_at=time.time())
+    request = Request(target=TARGET, cause=lambda: fault, devices=frozenset(), followed=Follower())
+    async with asyncio.timeout(60), env.kubelet():
+        await env.restarts.submit(request)
+    assert env.said.said[POD, conditions.IN_PLACE_RESTART].status is ConditionStatus.TRUE
+    assert await env.store.unfinished() == ()
+
+
 async def test_after_the_clock_was_set_back_the_successor_is_the_newest(
     env: RestartEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
