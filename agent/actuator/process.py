@@ -105,6 +105,7 @@ class _Run:
     holding: HoldSet | None
     phases: dict[str, float] = field(default_factory=dict)
     is_free: bool = False
+    ordered: set[steps.Step] = field(default_factory=set)
 
     async def run_to_end(self) -> Outcome:
         container = (await self.tools.runtime.container_status(self.intent.container)).without_config()
@@ -157,6 +158,10 @@ class _Run:
     async def _take(
         self, step: steps.Step, container: ContainerStatus, launcher: Launcher | LauncherUnavailable
     ) -> Launcher | LauncherUnavailable:
+        if step in self.ordered:  # a launcher that ignores its orders could answer them without end
+            await asyncio.sleep(_LEAST_WAIT)
+        if step.kind is not StepKind.WAIT:
+            self.ordered.add(step)
         begun = _now()
         slow = 0.0 if self.intent.grace_seconds > 0 else turns.SLOW
         async with turns.waiting(after=slow):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kubemend.agent.actuator import process
 from kubemend.agent.actuator.process import ProcessActuator, Timeouts
 from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerId, PodRef, SandboxId
@@ -76,6 +77,17 @@ async def test_steps_down_for_a_launcher_that_does_not_restart_its_program(
 ) -> None:
     outcome = await carried_out(cri_env, launchers, timeouts=IMPATIENT)
     assert (outcome.result, outcome.detail) == (Result.STEPPED_DOWN, detail)
+
+
+@pytest.mark.parametrize("call", ["stop", "release"])
+async def test_launcher_that_answers_an_order_and_ignores_it_is_ordered_again_at_intervals(
+    cri_env: CriEnv, call: str
+) -> None:
+    """A program in its place could keep the agent busy for the whole grace period."""
+    state = Launcher(State.RUNNING, 1) if call == "stop" else Launcher(State.HELD, 1, "r1")
+    launchers = Launchers(state, obeys=False)
+    await carried_out(cri_env, launchers, timeouts=IMPATIENT)
+    assert 2 <= launchers.calls.count(call) <= 2 + IMPATIENT.stop / process._LEAST_WAIT
 
 
 @pytest.mark.parametrize("call", ["status", "stop", "remains", "release"])
