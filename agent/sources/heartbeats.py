@@ -78,6 +78,8 @@ class HeartbeatSource:
         self._calls = calls
         self._watches: dict[ContainerId, tuple[Watch, asyncio.Task[None]]] = {}
         self._remembered: frozenset[ContainerId] = frozenset()
+        self._restarted_early: set[ContainerId] = set()  # by a replay, before the watch has begun
+        self._is_loaded = False
         self._saved: frozenset[ContainerId] = frozenset()
         self._requesting: frozenset[PodUid] = frozenset()
         self._wake = asyncio.Event()
@@ -85,7 +87,8 @@ class HeartbeatSource:
 
     async def run(self) -> None:
         """Watch indefinitely."""
-        self._remembered = self._saved = await self._memory.load()
+        self._saved = await self._memory.load()
+        self._remembered, self._is_loaded = self._saved - self._restarted_early, True
         unsubscribe = self._pods.subscribe(lambda _: self._wake.set())
         try:
             async with self._events.subscribe() as changes, asyncio.TaskGroup() as tasks:
@@ -101,6 +104,9 @@ class HeartbeatSource:
 
     def restarted(self, container: ContainerId) -> None:
         """Start the watch of a container again, because its program has ended or has been restarted in it."""
+        if not self._is_loaded:
+            self._restarted_early.add(container)
+        self._remembered -= {container}
         if container in self._watches:
             self._watches[container][0].begin_again()
 

@@ -324,6 +324,20 @@ async def test_restarted_agent_finds_hangs_from_before(tmp_path: Path, short_tim
         assert (await env.hangs()).container_id == ME
 
 
+async def test_program_that_a_replay_restarts_before_the_watch_begins_is_watched_from_its_first_beat(
+    tmp_path: Path, short_timeouts: None
+) -> None:
+    """The previous agent had seen the former program's heartbeat."""
+    env = make(tmp_path, annotated(), known=frozenset({ME}))
+    env.source.restarted(ME)
+    async with running(env):
+        file = env.begin()
+        file.touch()
+        assert set(await env.never_hangs()) == {None}
+        await env.beats(file)
+        await env.hangs()
+
+
 async def test_heartbeat_is_remembered_until_the_container_ends(env: Env) -> None:
     file = env.begin()
     await env.beats(file)
