@@ -1,11 +1,12 @@
 """Build a JobSet's Jobs and the headless Service that gives their pods DNS names, and resume suspended Jobs. Pure.
 
 Source: constructJob, labelAndAnnotateObject and resumeJob of upstream's ``pkg/controllers/jobset_controller.go``, the
-last one without two of its defects. There, tolerations and gates come back in the order of Go's maps, and each resume
-adds a toleration with ``tolerationSeconds`` again. Templates have their defaults in effect
-(``controller.jobset.spec.templates``).
+last one without three of its defects. There, tolerations and gates come back in the order of Go's maps, each resume
+adds a toleration with ``tolerationSeconds`` again, and nothing that a resume has added is ever removed
+(kubernetes-sigs/jobset#1294). Templates have their defaults in effect (``controller.jobset.spec.templates``).
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -43,6 +44,7 @@ class JobBuilder:
             **common,
             **annotations,
             naming.MADE_OF: str(template_changes.made_of(replicated_job)),
+            **({naming.PLACED_BY: placed_by} if (placed_by := _placed_by(replicated_job)) else {}),
         }
         self._pod_meta = pod_meta
         self._pod_labels = {**_strings(pod_meta, "labels"), **common}
@@ -161,28 +163,51 @@ def _strings(meta: Json, kind: str) -> Mapping[str, str]:
 
 _STRINGS: Final = (("metadata", "labels"), ("metadata", "annotations"), ("spec", "nodeSelector"))
 _LISTS: Final = (("spec", "tolerations"), ("spec", "schedulingGates"))
+_PLACING: Final = ("nodeSelector", "tolerations", "schedulingGates")
 
 
 def resume(replicated_job: ReplicatedJob, jobs: Iterable[ChildJob]) -> tuple[ResumeJob, ...]:
     """Return the writes that resume these suspended ``jobs`` of a replicated Job, in their order.
 
     Values of the JobSet's template override a Job's. Values that only the Job has stay: another controller may have set
-    them. A Job of which these are not kept, because it is too large, stays suspended.
+    them. Node selectors, tolerations and gates that an earlier template has set do not: Kueue may have admitted the
+    JobSet to other nodes since. A Job of which these are not kept, because it is too large, stays suspended.
     """
     made_of, ours = template_changes.made_of(replicated_job), replicated_job.pod_template
-    return tuple(_resumed(job, job.template, ours, made_of) for job in jobs if job.template is not None)
+    placed_by = _placed_by(replicated_job)
+    return tuple(_resumed(job, job.template, ours, made_of, placed_by) for job in jobs if job.template is not None)
 
 
-def _resumed(job: ChildJob, theirs: Json, ours: Json, made_of: TemplateHash) -> ResumeJob:
+def _resumed(job: ChildJob, theirs: Json, ours: Json, made_of: TemplateHash, placed_by: str | None) -> ResumeJob:
     merged: dict[str, dict[str, Any]] = {"metadata": {}, "spec": {}}
+    former = {"spec": theirs.get("former") or NO_JSON}
     for part, field in _STRINGS:
-        if found := {**_part(theirs, part, field, {}), **_part(ours, part, field, {})}:
+        had, was, has = (_part(each, part, field, {}) for each in (theirs, former, ours))
+        kept = {name: value for name, value in had.items() if was.get(name) != value}
+        found = {**kept, **has}
+        if gone := dict.fromkeys(had.keys() - found.keys()):
+            found |= gone  # null removes a value (RFC 7396)
+        if found:
             merged[part][field] = found
     for part, field in _LISTS:
-        if union := _union(_part(theirs, part, field, ()), _part(ours, part, field, ())):
+        had, was, has = (_part(each, part, field, ()) for each in (theirs, former, ours))
+        union = _union((each for each in had if each in has or each not in was), has)
+        if union or had:
             merged[part][field] = union
-    annotations = template_changes.noted_by_resume(made_of, job)
+    noted: Json = template_changes.noted_by_resume(made_of, job)
+    annotations = {**noted, naming.PLACED_BY: placed_by} if noted else noted
     return ResumeJob(job.name, job.uid, clear_start=job.started, template=merged, annotations=annotations)
+
+
+def _placed_by(replicated_job: ReplicatedJob) -> str | None:
+    """Return the annotation with the node selector, tolerations and gates of a template; None if there are none.
+
+    Too many are not recorded, so that the next resume keeps all that the Job has.
+    """
+    pod = replicated_job.pod_template.get("spec") or NO_JSON
+    placing = {field: pod[field] for field in _PLACING if pod.get(field)}
+    text = json.dumps(placing, sort_keys=True)
+    return text if placing and len(text) <= naming.MOST_PLACED_BY else None
 
 
 def _part(template: Json, part: str, field: str, empty: Any) -> Any:

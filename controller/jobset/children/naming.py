@@ -40,6 +40,10 @@ NO_SCHEDULE: Final = "alpha.jobset.sigs.k8s.io/no-schedule"
 
 MADE_OF: Final = "kubemend.io/made-of"
 """Annotation of a Job, kubemend's own: hashes of its template (``controller.jobset.policy.template_changes``)."""
+PLACED_BY: Final = "kubemend.io/placed-by"
+"""The same: node selector, tolerations and scheduling gates that its pods have from its JobSet's template, as JSON."""
+MOST_PLACED_BY: Final = 16 * 1024
+"""Characters; more are neither written nor read."""
 
 
 def job_name(jobset: str, replicated_job: str, index: int) -> str:

@@ -8,6 +8,7 @@ import functools
 import re
 from typing import Any, Final
 
+from kubemend.common.kube import safe_json
 from kubemend.controller.jobset import conditions as conditions_module
 from kubemend.controller.jobset.children import naming
 from kubemend.controller.jobset.placement import exclusive
@@ -84,7 +85,7 @@ def job(obj: Json) -> ChildJob:
         failed_indexes=fields.text(status.get("failedIndexes"), "status.failedIndexes"),
         made_of=fields.text(annotations.get(naming.MADE_OF), "metadata.annotations"),
         resource_version=fields.text(meta.get("resourceVersion"), "metadata.resourceVersion"),
-        template=_resumed_template(spec) if suspended else None,
+        template=_resumed_template(spec, annotations.get(naming.PLACED_BY)) if suspended else None,
     )
 
 
@@ -202,8 +203,11 @@ def _is_gated(spec: Json) -> bool:
     return exclusive.GATE_ENTRY in fields.objects(pod.get("schedulingGates"), "spec.template.spec.schedulingGates")
 
 
-def _resumed_template(spec: Json) -> Json:
-    """Return the fields that a resume merges into, as a PodTemplateSpec with nothing else."""
+def _resumed_template(spec: Json, placed_by: object) -> Json:
+    """Return the fields that a resume merges into, as a PodTemplateSpec with nothing else.
+
+    ``former`` has those of its spec that the JobSet's template of the creation, or of the last resume, has set.
+    """
     template = fields.mapping(spec.get("template"), "spec.template")
     meta = fields.mapping(template.get("metadata"), "spec.template.metadata")
     pod = fields.mapping(template.get("spec"), "spec.template.spec")
@@ -217,4 +221,18 @@ def _resumed_template(spec: Json) -> Json:
     }
     for key in ("tolerations", "schedulingGates"):
         kept["spec"][key] = fields.objects(pod.get(key), f"{at}.{key}")
-    return kept
+    former = _former(placed_by)
+    return kept | {"former": former} if former else kept
+
+
+def _former(text: object) -> Json:
+    """Parse the annotation PLACED_BY; an invalid one, which only its JobSet's user can write, is as good as none."""
+    if not isinstance(text, str) or len(text) > naming.MOST_PLACED_BY:
+        return {}
+    try:
+        found = fields.mapping(safe_json.loads(text.encode()), naming.PLACED_BY)
+        selector = fields.strings(found.get("nodeSelector"), naming.PLACED_BY)
+        lists = {key: fields.objects(found.get(key), naming.PLACED_BY) for key in ("tolerations", "schedulingGates")}
+    except ValueError:
+        return {}
+    return {key: value for key, value in {"nodeSelector": selector, **lists}.items() if value}

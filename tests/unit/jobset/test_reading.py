@@ -361,6 +361,16 @@ def test_only_suspended_jobs_mergeable_template_is_kept() -> None:
     assert reading.job(with_other(JOB, ("spec", "suspend"), False)).template is None
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "null", "[]", '{"nodeSelector": 1}', '{"tolerations": [1]}', "[" * 9000, '{"a": "' + "x" * 20_000 + '"}'],
+)
+def test_invalid_record_of_former_template_is_as_good_as_none(text: str) -> None:
+    found = reading.job(with_other(JOB, ("metadata", "annotations", naming.PLACED_BY), text))
+    assert found.template is not None
+    assert "former" not in found.template
+
+
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.0", " 1", "1_0", "٣", "2147483647", "2147483648", "9" * 5000])
 def test_invalid_label_number_is_none(text: str) -> None:
     found = reading.job(with_other(JOB, ("metadata", "labels", naming.RESTART_ATTEMPT), text))
