@@ -2,7 +2,8 @@
 
 A domain is assigned to one Job only. It is free if no pod of another Job is in it or assigned to it, by any
 topology. Of the free domains that are large enough a Job gets the one with the least room, so
-that large ones are left for large Jobs. It keeps the domain as long as any of its pods does.
+that large ones are left for large Jobs. It keeps the domain as long as any of its pods does, but one that only pods
+being deleted hold must suit its new pods: Kueue may have admitted it to other nodes since.
 
 A node takes a pod by the scheduler's filters that distinguish domains. Source: ``pkg/scheduler/framework/plugins``
 (``tainttoleration``, ``nodeaffinity``, ``noderesources``) and ``component-helpers/scheduling/corev1``. Ignored are pods
@@ -96,8 +97,9 @@ class _Board:
     def choose(self, seeker: Seeker, pod: Pod) -> Domain | Waiting:
         """Return the domain of a Job, of whose waiting pods this is one, and hold it."""
         own = [(-count, domain) for domain, count in self._own[seeker.job].items() if domain.topology == pod.topology]
-        if own:  # the domain is chosen already; the scheduler decides whether there is room for another pod
-            return min(own)[1]
+        for count, domain in sorted(own):
+            if count or any(_is_meant(node, pod.needs) for node in self._of(pod.topology).get(domain, ())):
+                return domain  # it is chosen already; the scheduler decides whether there is room for another pod
         rooms, left = self._sized(pod)
         smallest = (seeker.pods, "")
         index = bisect.bisect_left(left, smallest)
@@ -114,7 +116,7 @@ class _Board:
         if pod.node:
             self._taken.add(pod.node)
         if pod.topology and not exclusive.waits(pod) and (value := self._value(pod)) is not None:
-            self._hold(pod.job, Domain(pod.topology, value))
+            self._hold(pod.job, Domain(pod.topology, value), pods=0 if pod.deleting else 1)
 
     def _value(self, pod: Pod) -> str | None:
         """Return the domain of a pod, by its node or its node selector.
@@ -126,10 +128,10 @@ class _Board:
             return node.labels[pod.topology]
         return dict(pod.needs.selector).get(pod.topology)
 
-    def _hold(self, job: str, domain: Domain) -> None:
-        if not self._own[job][domain]:
+    def _hold(self, job: str, domain: Domain, *, pods: int = 1) -> None:
+        if domain not in self._own[job]:
             self._taken.update(node.name for node in self._of(domain.topology).get(domain, ()))
-        self._own[job][domain] += 1
+        self._own[job][domain] += pods
 
     def _is_free(self, domain: Domain) -> bool:
         return self._taken.isdisjoint(node.name for node in self._of(domain.topology)[domain])
@@ -180,9 +182,15 @@ def node_takes(node: Node, needs: Needs) -> bool:
     """Return whether such a pod may run on a node, if there is room."""
     return (
         node.usable
-        and all(node.labels.get(key) == value for key, value in needs.selector)
+        and _is_meant(node, needs)
         and all(any(_tolerates(each, taint) for each in needs.tolerations) for taint in node.taints)
-        and (needs.terms is None or any(_holds(term, node) for term in needs.terms))
+    )
+
+
+def _is_meant(node: Node, needs: Needs) -> bool:
+    """Return whether a node has the labels that such a pod requires, whatever its state."""
+    return all(node.labels.get(key) == value for key, value in needs.selector) and (
+        needs.terms is None or any(_holds(term, node) for term in needs.terms)
     )
 
 

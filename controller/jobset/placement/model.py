@@ -80,6 +80,7 @@ class Pod:
     node: str = ""
     gates: tuple[str, ...] = ()
     over: bool = False
+    deleting: bool = False
     needs: Needs = Needs()
     resource_version: str = ""
 

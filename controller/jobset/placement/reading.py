@@ -38,6 +38,7 @@ def pod(obj: Json) -> Pod | None:
         node=spec.get("nodeName") or "",
         gates=gates,
         over=(obj.get("status") or {}).get("phase") in _OVER,
+        deleting=bool(meta.get("deletionTimestamp")),
         needs=_needs(spec) if exclusive.GATE in gates else Needs(selector=_selector(spec)),
         resource_version=meta.get("resourceVersion", ""),
     )

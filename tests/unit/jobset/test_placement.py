@@ -125,6 +125,23 @@ def test_job_stays_in_domain_of_ending_pod() -> None:
     assert domains(place([seeker("a")], pods, [*rack("r1", 1), *rack("r2", 1)])) == {"a": "r2"}
 
 
+def test_job_leaves_domain_of_ending_pods_that_does_not_suit_its_new_pods() -> None:
+    """Kueue has evicted it, and admitted it to other nodes before its pods were gone."""
+    nodes = [node("r1-0", "r1"), replace(node("r2-0"), labels={"rack": "r2", "pool": "b"})]
+    elsewhere = gated("a", 0, needs=replace(NEEDS, selector=(("pool", "b"),)))
+    ending = released("a", "r1", 1, node="r1-0", deleting=True)
+    assert domains(place([seeker("a", 1)], [ending, elsewhere], nodes)) == {"a": "r2"}
+    assert domains(place([seeker("a", 1)], [replace(ending, deleting=False), elsewhere], nodes)) == {"a": "r1"}
+    others = place([seeker("b", 1)], [ending, gated("b")], nodes[:1])
+    assert reasons(others) == {"b": Reason.ALL_HELD}
+
+
+def test_job_stays_in_domain_of_ending_pods_that_suits_its_new_pods() -> None:
+    nodes = [node("r1-0", "r1", usable=False), *rack("r2", 2)]
+    ending = released("a", "r1", 1, node="r1-0", deleting=True)
+    assert domains(place([seeker("a", 2)], [ending, gated("a")], nodes)) == {"a": "r1"}
+
+
 def test_job_stays_in_promised_domain() -> None:
     nodes = [*rack("r1", 1), *rack("r2", 1)]
     assert domains(place([seeker("a")], [gated("a")], nodes, {"a": Domain("rack", "r2")})) == {"a": "r2"}

@@ -248,4 +248,4 @@ def test_foreign_exclusive_pods_occupy_a_domain(annotations: dict[str, str], top
 def test_pod_occupies_domain_until_its_end(phase: str, over: bool) -> None:
     found = reading.pod({**pod({}, deletionTimestamp="2026-01-31T08:00:00Z"), "status": {"phase": phase}})
     assert found is not None
-    assert found.over is over
+    assert (found.over, found.deleting) == (over, True)
