@@ -13,6 +13,7 @@ from kubemend.common import contained
 from kubemend.common.contained import Part
 from kubemend.common.coordination import FaultAnswer
 from kubemend.common.gangs import POD, GangKey
+from kubemend.common.kube import errors
 from kubemend.controller.coordinator import pending, round_report, round_runner
 from kubemend.controller.coordinator.dependencies import Dependencies
 from kubemend.controller.coordinator.fault_book import FaultAnswerMessage
@@ -22,12 +23,14 @@ from kubemend.controller.coordinator.round_factory import RoundFactory
 from kubemend.controller.coordinator.round_runner import RoundRunner
 from kubemend.controller.decisions import facts
 from kubemend.controller.decisions.facts import Decision, Kind
+from kubemend.controller.gangs import job_accounting
 from kubemend.controller.leader.election import Term
 from kubemend.controller.model.faults import Fault, FaultKey, Request
-from kubemend.controller.model.members import Member, PodUid
+from kubemend.controller.model.members import Member, Owner, PodUid
 from kubemend.controller.model.rounds import (
     Cancelled,
     FaultReported,
+    MemberDropped,
     MemberLeft,
     MemberSeen,
     NodeChanged,
@@ -74,6 +77,7 @@ class GangWorker:
         self._joined_of: Counter[tuple[PodUid, bool]] = Counter()  # before and after the release
         self._last_record: EndedRound | None = None
         self._taken: set[str] = set()
+        self._asked: dict[Owner, list[Member]] = {}  # members that are gone, by the Job that is being read
         self._settled = asyncio.Event()
 
     @property
@@ -142,12 +146,42 @@ class GangWorker:
         """Handle a change of a member from the API server."""
         if gone:
             self.forward(PodGone(member.pod.uid))
+            self._ask_owner(member)
             self._gang.member_gone()
             self._recheck(member)
             return
         self.forward(MemberSeen(self._gang.counted(member)))
         if member.node:
             self.forward(round_runner.node_event(member.node, dependencies=self._dependencies))
+
+    def _ask_owner(self, member: Member) -> None:
+        """Find out whether a Job replaces a member that is gone: else the others would wait for it.
+
+        A JobSet's controller recreates its Jobs. Members of one Job that are gone together share an answer.
+        """
+        owner = member.owner
+        if self._runner is None or owner is None or (owner.api_group, owner.kind) != ("batch", "Job"):
+            return
+        if self._gang.key.kind == "JobSet":
+            return
+        asked = self._asked.setdefault(owner, [])
+        asked.append(member)
+        if len(asked) == 1:
+            self._spawn(self._read_owner(owner), f"owner of {member.pod}")
+
+    async def _read_owner(self, owner: Owner) -> None:
+        with contained.within(Part.GANG, self._gang.key):
+            try:
+                job = await self._dependencies.pod_replacer.job_of(self._asked[owner][0])
+            except errors.KubeError as error:
+                log.info("members.owner_unknown", gang=str(self._gang.key), owner=owner.name, error=str(error))
+                return
+            finally:
+                members = self._asked.pop(owner)
+            for member in members:
+                index = member.slot.rpartition("/")[2]
+                if not job_accounting.replaces(job, uid=owner.uid, index=index):
+                    self.forward(MemberDropped(member.pod.uid))
 
     def member_left(self, member: Member) -> None:
         """Handle that a member has left the gang, though its pod still exists.

@@ -21,6 +21,8 @@ INDEX_FAILURES: Final = "batch.kubernetes.io/job-index-failure-count"
 _JOB_CONTROLLER: Final = (None, "kubernetes.io/job-controller")
 """``spec.managedBy`` of Jobs that the Job controller reconciles (KEP-4368)."""
 _ENDED: Final = ("Succeeded", "Failed")
+_JOB_ENDS: Final = ("Complete", "Failed", "FailureTarget", "SuccessCriteriaMet")
+_MOST_DIGITS: Final = 10
 
 
 def counting_job(pod: Mapping[str, Any]) -> str | None:
@@ -58,6 +60,25 @@ def may_leave_out(job: Mapping[str, Any], *, marks: Collection[str]) -> bool:
         if any(_matches(pattern, marks) for pattern in rule.get("onPodConditions") or ()):
             return bool(rule["action"] == "Ignore")
     return True
+
+
+def replaces(job: Mapping[str, Any] | None, *, uid: str, index: str) -> bool:
+    """Return whether a Job creates a new pod for one of its pods that is gone; None: the Job is gone, too.
+
+    ``uid`` is the Job's as the pod named it, ``index`` the pod's (its label; "" without one). For a pod without an
+    index this is not known of a Job that runs fewer pods than before.
+    """
+    if job is None:
+        return False
+    meta, spec, status = job["metadata"], job.get("spec") or {}, job.get("status") or {}
+    if meta.get("uid") != uid:
+        return True  # another Job of that name, whose pods take the same places
+    ends = (each for each in status.get("conditions") or () if each.get("type") in _JOB_ENDS)
+    if meta.get("deletionTimestamp") or spec.get("suspend") or any(each.get("status") == "True" for each in ends):
+        return False
+    completions = spec.get("completions")
+    beyond = completions is not None and index.isdecimal() and int(index[:_MOST_DIGITS]) >= completions
+    return not beyond and spec.get("parallelism") != 0
 
 
 def is_left_out(pod: Mapping[str, Any]) -> bool:

@@ -35,6 +35,13 @@ class PodGone:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberDropped:
+    """The pod is gone, and its owner creates no other one for it: it was scaled down, suspended or deleted."""
+
+    pod: PodUid
+
+
+@dataclass(frozen=True, slots=True)
 class MemberLeft:
     """The pod still exists, but in no gang or in another one: its labels were changed. Nothing of it has ended."""
 
@@ -87,7 +94,17 @@ class TimePassed:
     """Only time has passed."""
 
 
-RoundEvent = StepResult | PodGone | MemberLeft | MemberSeen | FaultReported | NodeChanged | Cancelled | TimePassed
+RoundEvent = (
+    StepResult
+    | PodGone
+    | MemberDropped
+    | MemberLeft
+    | MemberSeen
+    | FaultReported
+    | NodeChanged
+    | Cancelled
+    | TimePassed
+)
 
 
 @dataclass(frozen=True, slots=True)

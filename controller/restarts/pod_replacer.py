@@ -18,7 +18,7 @@ from kubemend.common.kube import client, errors, paths, timestamps
 from kubemend.common.kube.transport import Json
 from kubemend.controller.gangs import job_accounting
 from kubemend.controller.jobset.spec import reading
-from kubemend.controller.model.members import PodRef, PodUid
+from kubemend.controller.model.members import Member, PodRef, PodUid
 from kubemend.controller.model.rounds import Recreate
 
 log = structlog.get_logger(__name__)
@@ -126,6 +126,16 @@ class PodReplacer:
         if pod.uid not in self._wanted and pod.uid not in self._active:
             self._unfinished[pod.uid] = _Unfinished(pod, left_out=True)
             self._enqueue(pod.uid)
+
+    async def job_of(self, member: Member) -> Json | None:
+        """Return the Job that owns a member; None if there is none. Raises KubeError."""
+        assert member.owner is not None
+        try:
+            async with self._slots:
+                namespace = member.pod.namespace
+                return await self._api.get(paths.one("jobs", member.owner.name, namespace=namespace, group="batch"))
+        except errors.NotFoundError:
+            return None
 
     def _enqueue(self, uid: PodUid) -> None:
         if uid not in self._active:

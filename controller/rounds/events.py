@@ -12,6 +12,7 @@ from kubemend.controller.model.members import Member, PodPhase
 from kubemend.controller.model.rounds import (
     Cancelled,
     FaultReported,
+    MemberDropped,
     MemberLeft,
     MemberSeen,
     NodeChanged,
@@ -44,6 +45,13 @@ def _pod_gone(draft: RoundBuilder, event: PodGone) -> None:
     one = draft.members.get(event.pod)
     if one is not None and one.phase not in OVER:
         replacement.gone(draft, event.pod)
+
+
+def _dropped(draft: RoundBuilder, event: MemberDropped) -> None:
+    """Wait for no replacement: the gang is smaller now."""
+    one = draft.members.get(event.pod)
+    if one is not None and one.member.slot in draft.awaited and draft.newest.get(one.member.slot) == event.pod:
+        draft.vacate(one.member.slot)
 
 
 def _left(draft: RoundBuilder, event: MemberLeft) -> None:
@@ -193,6 +201,7 @@ _HANDLERS: Final[Mapping[type, Callable[[RoundBuilder, Any], None]]] = MappingPr
     {
         StepResult: answers.apply,
         PodGone: _pod_gone,
+        MemberDropped: _dropped,
         MemberLeft: _left,
         MemberSeen: _seen,
         NodeChanged: _node_changed,

@@ -207,6 +207,8 @@ class Replaced:
     wanted: list[Recreate] = field(default_factory=list)
     restored: list[str] = field(default_factory=list)
     forgotten: list[PodUid] = field(default_factory=list)
+    jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    read: list[str] = field(default_factory=list)
 
     async def run(self) -> None:
         await asyncio.Event().wait()
@@ -219,6 +221,11 @@ class Replaced:
 
     def restore(self, pod: PodRef) -> None:
         self.restored.append(pod.name)
+
+    async def job_of(self, member: Member) -> dict[str, Any] | None:
+        assert member.owner is not None
+        self.read.append(member.owner.name)
+        return self.jobs.get(member.owner.name)
 
 
 @dataclass

@@ -113,6 +113,47 @@ async def test_failed_pod_whose_index_its_job_has_given_up_is_neither_deleted_no
         assert env.restarts.statuses[round_id]["phase"] == "Done"
 
 
+def a_job(**spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": builders.OWNER.name, "uid": builders.OWNER.uid}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    "job", [a_job(completions=2), a_job(suspend=True), None], ids=["smaller", "suspended", "deleted"]
+)
+async def test_member_that_its_job_replaces_no_more_is_not_awaited(job: dict[str, Any] | None) -> None:
+    """The others were held for a minute, and the round ended as degraded five minutes later."""
+    env = CoordinatorEnv(builders.gang(3))
+    if job is not None:
+        env.replaced.jobs["train"] = job
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 0)
+        round_id = await stopped(env, members=3)
+        for index in (0, 1):
+            env.stands(coordinator, index, round_id, pb.StepResult.STOPPED)
+        env.members.gone(builders.member(2).pod.uid)
+        for index in (0, 1):
+            await env.agent(index).received("release")
+            env.stands(coordinator, index, round_id, pb.StepResult.RUNNING)
+        await eventually.true(lambda: env.restarts.all[round_id].is_finished)
+        assert env.restarts.statuses[round_id]["phase"] == "Done"
+        assert env.restarts.statuses[round_id]["members"]["total"] == 2
+
+
+async def test_members_that_are_gone_together_are_asked_about_once() -> None:
+    env = CoordinatorEnv(builders.gang(4))
+    env.replaced.jobs["train"] = a_job(completions=4)
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 0)
+        await stopped(env, members=4)
+        for index in (1, 2, 3):
+            env.members.gone(builders.member(index).pod.uid)
+        runner = coordinator._workers[builders.GANG].runner
+        assert runner is not None
+        await eventually.true(lambda: len(runner.round.awaited) == 3)
+        await eventually.true(lambda: not coordinator._workers[builders.GANG]._asked)
+        assert env.replaced.read == ["train"]
+
+
 # ---- faults during a round ----
 
 

@@ -77,6 +77,34 @@ def test_first_rule_for_the_marks_decides(found: dict[str, Any], marks: list[str
     assert job_accounting.may_leave_out(found, marks=marks) is may
 
 
+def found(*, status: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    """Return the Job as it is now."""
+    return {"metadata": {"uid": "u"}, "spec": {"parallelism": 2, "completions": 2, **spec}, "status": status or {}}
+
+
+@pytest.mark.parametrize(
+    ("job", "index", "replaces"),
+    [
+        (found(), "1", True),
+        (found(), "2", False),
+        (found(completions=None), "2", True),
+        (found(), "train-x2k4p", True),
+        (found(), "9" * 5000, False),
+        (found(parallelism=0), "1", False),
+        (found(suspend=True), "1", False),
+        (found(status={"conditions": [{"type": "FailureTarget", "status": "True"}]}), "1", False),
+        (found(status={"conditions": [{"type": "Suspended", "status": "True"}]}), "1", True),
+        ({**found(), "metadata": {"uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z"}}, "1", False),
+        ({**found(completions=0), "metadata": {"uid": "another"}}, "1", True),
+        (None, "1", False),
+    ],
+)
+def test_job_replaces_its_pods_while_it_runs_their_index(
+    job: dict[str, Any] | None, index: str, replaces: bool
+) -> None:
+    assert job_accounting.replaces(job, uid="u", index=index) is replaces
+
+
 def test_marked_pod_without_finalizer_is_left_out() -> None:
     assert job_accounting.is_left_out({**pod(), "status": {"phase": "Running", **MARKED}})
 

@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from kubemend.common import aio, conditions
+from kubemend.common import aio, conditions, gangs
 from kubemend.common.kube import client, errors, paths
-from kubemend.controller.gangs import job_accounting
+from kubemend.controller.gangs import job_accounting, members
 from kubemend.controller.model.members import PodRef, PodUid
 from kubemend.controller.model.rounds import Recreate
 from kubemend.controller.restarts import pod_replacer
@@ -216,6 +217,21 @@ async def test_job_that_cannot_be_read_counts_the_pod(tenant: Tenant) -> None:
         env.pod_replacer.recreate(env.wanted)
         assert await env.next() is Outcome.DELETED
         assert await env.is_tracked()
+
+
+async def test_job_of_a_member_is_read_by_its_owner(tenant: Tenant) -> None:
+    async with running(tenant) as env:
+        await env.belongs_to_a_job()
+        pod = await env.api.get(f"{env.pods}/a")
+        pod["metadata"]["labels"] = {gangs.GANG: "g"}
+        one = members.member(pod)
+        assert one is not None
+        assert one.owner is not None
+        found = await env.pod_replacer.job_of(one)
+        assert found is not None
+        assert (found["metadata"]["name"], found["metadata"]["uid"]) == ("train", one.owner.uid)
+        other = replace(one, owner=replace(one.owner, name="other"))
+        assert await env.pod_replacer.job_of(other) is None
 
 
 async def test_completed_request_is_forgotten(tenant: Tenant) -> None:

@@ -19,6 +19,7 @@ from kubemend.controller.model.rounds import (
     Cancelled,
     Effect,
     FaultReported,
+    MemberDropped,
     MemberLeft,
     MemberSeen,
     NodeChanged,
@@ -403,6 +404,27 @@ def test_hold_longer_than_the_round_ends_before_it(whole: float, longest: float)
     play.reported(StepPhase.RUNNING, 1)
     play.tell(after=whole - longest)
     assert (play.round.phase, play.stands(1)) == (Phase.DEGRADED, MemberPhase.RUNNING)
+
+
+def test_member_that_its_owner_has_dropped_is_not_awaited() -> None:
+    play = Play(builders.gang(2))
+    play.reported(StepPhase.STOPPED, 0)
+    play.tell(seen(1, deleting=True))
+    play.tell(MemberDropped(uid(1)))
+    assert (play.round.phase, play.stands(1)) == (Phase.STOPPING, MemberPhase.LEAVING), "its old containers may run"
+    play.tell(PodGone(uid(1)))
+    assert (play.round.phase, [*play.round.awaited]) == (Phase.STOPPING, ["train/1"])
+    play.tell(MemberDropped(uid(1)))
+    assert (play.round.phase, [*play.round.awaited]) == (Phase.RELEASING, [])
+    play.reported(StepPhase.RUNNING, 0)
+    assert play.round.phase is Phase.DONE
+
+
+def test_member_that_has_a_replacement_already_is_not_dropped() -> None:
+    play = Play(builders.gang(2))
+    play.tell(PodGone(uid(1)), arrived(1), MemberDropped(uid(1)))
+    assert play.stands(1, 1) is MemberPhase.JOINING
+    assert play.round.newest["train/1"] == uid(1, 1)
 
 
 def test_missing_replacement_leaves_gang_degraded() -> None:
