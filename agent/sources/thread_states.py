@@ -23,9 +23,11 @@ _NOWHERE = ("0", "")  # wchan of a running thread, or without permission
 
 
 def read(proc: Path, pids: Iterable[int]) -> tuple[Thread, ...]:
-    """Return the threads of processes, each process's main thread first. Raises OSError."""
-    threads = (thread for pid in sorted(pids) for thread in _threads(proc, pid))
-    return tuple(itertools.islice(threads, _MOST_THREADS))
+    """Return the threads of processes, up to a limit: first the main threads of all. Raises OSError."""
+    ordered = sorted(pids)
+    main = (thread for pid in ordered for thread in _threads(proc, pid, tids=[pid]))
+    others = (thread for pid in ordered for thread in _threads(proc, pid) if thread.tid != pid)
+    return tuple(itertools.islice(itertools.chain(main, others), _MOST_THREADS))
 
 
 def read_with_times(proc: Path, pids: Iterable[int]) -> tuple[Thread, ...]:
@@ -78,12 +80,13 @@ def _rank(thread: Thread) -> int:
     return len(_INFORMATIVE) + (thread.pid != thread.tid)
 
 
-def _threads(proc: Path, pid: int, *, timed: bool = False) -> Iterator[Thread]:
+def _threads(proc: Path, pid: int, *, tids: Sequence[int] | None = None, timed: bool = False) -> Iterator[Thread]:
+    """Yield these threads of a process (None: all)."""
     try:
-        tids = sorted(int(task.name) for task in (proc / str(pid) / "task").iterdir())
+        found = tids if tids is not None else sorted(int(task.name) for task in (proc / str(pid) / "task").iterdir())
     except (FileNotFoundError, ProcessLookupError):
         return
-    for tid in tids:
+    for tid in found:
         if (text := kernel_files.read(proc / str(pid) / "task" / str(tid) / "stat")) is not None:
             stat = kernel_files.parse_stat(text)
             used = sum(map(int, stat.rest[_USED])) if timed else 0

@@ -49,6 +49,21 @@ def test_pids_in_the_kernel_log_are_those_of_the_initial_namespace(
     assert proc.has_pids_of(device)
 
 
+def test_process_held_by_a_debugger_is_seen_behind_one_with_many_threads(
+    proc: ProcFs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container with eight ranks has more threads than are read: the restart for a hang would end the debugging."""
+    monkeypatch.setattr(thread_states, "_MOST_THREADS", 3)
+    for tid in range(7, 12):
+        add_thread(proc, 7, tid, state="S")
+    add_thread(proc, 20, 20, state="t")
+
+    found = thread_states.read(proc.root, [20, 7])
+
+    assert [(thread.pid, thread.tid) for thread in found] == [(7, 7), (20, 20), (7, 8)]
+    assert thread_states.are_stopped(found)
+
+
 def test_process_with_thread_in_state_d_is_stuck_despite_zombie_leader(
     proc: ProcFs,
 ) -> None:
