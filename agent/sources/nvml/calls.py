@@ -13,7 +13,7 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
-_WAITS: Final = 4
+WAITS: Final = 4
 """Waits in one deadline, at least: a process that was stopped in the middle of a wait sees only the end of it."""
 
 _LATE: Final = 0.5
@@ -121,14 +121,14 @@ class Calls:
         Announces as often, also while ``fd`` is always readable. For the one thread that makes no calls.
         """
         began = self._woke if self._woke is not None else time.monotonic()
-        wait = min(self._deadline / _WAITS, self._until_due())
+        wait = min(self._deadline / WAITS, self._until_due())
         ready, _, _ = select.select([fd], [], [], wait)
         now = self._woke = time.monotonic()
         if now - began - wait > _LATE:
             self._renew(now)
         self._credit_cpu_waits()
         if not ready or now >= self._announce_at or not self._until_due():
-            self._announce_at = now + self._deadline / _WAITS
+            self._announce_at = now + self._deadline / WAITS
             self._announce(self._stuck(now))
         return bool(ready)
 

@@ -18,7 +18,7 @@ from kubemend.agent.health.gpu.limits import Limits
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceId, DeviceInventory, Load
 from kubemend.agent.model.findings import Finding, FindingKind
-from kubemend.agent.sources.nvml import component_status, detection, protocol
+from kubemend.agent.sources.nvml import calls, component_status, detection, protocol
 from kubemend.agent.sources.nvml import utilization as loads
 from kubemend.agent.sources.nvml.child import Child
 from kubemend.agent.sources.nvml.finding_emitter import FindingEmitter, OnInventory
@@ -28,6 +28,9 @@ from kubemend.common import aio, contained, process
 from kubemend.common.components import ComponentState, ComponentStatus
 
 log = structlog.get_logger(__name__)
+
+_LONGEST_POLL = 6
+"""Hang deadlines that one poll may take until its predecessor says too little about the GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ class NvmlSource:
         self._child: Child | None = None
         self._fresh = False  # a snapshot has arrived since the worker started or last hung
         self._stuck = False
+        self._beats = 0  # since the last snapshot: a time would also pass while the agent or its worker is stopped
         self._reinit_at: float | None = None  # loop time; None while no GPU is lost or unlisted
         self._reinit_backoff = aio.Backoff(first=self._periods.reinit_period, limit=16 * self._periods.reinit_period)
         self._renewing = False  # the worker has been asked to end because another nvmlInit is due
@@ -298,17 +302,26 @@ class NvmlSource:
             log.info("nvml.driver_responsive")
             if self._fresh:  # polls continued while the wait for events hung
                 self._set_status(component_status.ready(self._findings.view))
+        elif self._fresh:
+            self._beats += 1
+            longest = self._periods.poll_period + _LONGEST_POLL * self._periods.hang_deadline
+            if self._beats > longest * calls.WAITS / self._periods.hang_deadline:
+                self._fresh = False
+                self._report_unresponsive("a poll of all GPUs", seconds=longest)
+
+    def _report_unresponsive(self, call: str, *, seconds: float) -> None:
+        log.warning("nvml.driver_unresponsive", call=call, pid=self.worker_pid)
+        self._set_status(component_status.unresponsive(call=call, seconds=seconds))
 
     def _on_stuck(self, call: str) -> None:
         if self._stuck:
             return
         self._stuck, self._fresh = True, False
-        log.warning("nvml.driver_unresponsive", call=call, pid=self.worker_pid)
-        self._set_status(component_status.unresponsive(call=call, seconds=self._periods.hang_deadline))
+        self._report_unresponsive(call, seconds=self._periods.hang_deadline)
         self._questions.give_up("the NVIDIA driver does not answer")
 
     def _on_snapshot(self, snapshot: protocol.Snapshot) -> None:
-        after_gap, self._fresh = not self._fresh, True
+        after_gap, self._fresh, self._beats = not self._fresh, True, 0
         if not self._renewing:
             self._valid_until = 0.0
         self._loads = loads.of(snapshot)

@@ -155,6 +155,22 @@ async def test_driver_slower_than_poll_period_answers_without_hang(fake: FakeNvm
     assert env.statuses.empty()
 
 
+async def test_polls_that_do_not_end_make_the_state_unknown(fake: FakeNvml, start: Start) -> None:
+    """No call takes long enough to count as hanging, but the last poll says less and less about the GPUs."""
+    env = start(periods=replace(QUICK, hang_deadline=1.0))
+    await env.status(ComponentState.READY)
+
+    fake.slow(Group.GETTERS, milliseconds=100)
+    while "a poll of all GPUs" not in (await env.status(ComponentState.DEGRADED)).message:
+        pass
+    answers = env.source.inventory.answers(gpu_uuid(0))
+    fake.slow(Group.GETTERS, milliseconds=0)
+    await env.status(ComponentState.READY)
+
+    assert answers is None
+    assert env.source.inventory.answers(gpu_uuid(0)) is True
+
+
 async def test_dead_worker_is_replaced(start: Start) -> None:
     env = start()
     await env.status(ComponentState.READY)
