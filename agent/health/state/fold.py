@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from kubemend.agent.health.catalog.catalog import EMPTY, Catalog, Fault, FaultKey
 from kubemend.agent.health.kmsg import record_key
+from kubemend.agent.health.state import evidence
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.verdicts import Health, Verdict
@@ -285,6 +286,7 @@ def _raised(held: tuple[ActiveFault, ...], finding: Finding) -> tuple[ActiveFaul
     if is_driver_verdict(finding):
         # One active fault for the driver's recommendation, from any source: a later one replaces an earlier one.
         kind, held = FindingKind.RECOVERY_ACTION, tuple(x for x in held if x.kind is not FindingKind.RECOVERY_ACTION)
+        code = finding.evidence.get(evidence.RECOVERY_ACTION, code)  # an Xid 154 has it in its text
     earlier = next((latch for latch in held if (latch.kind, latch.code) == (kind, code)), None)
     latch = ActiveFault(
         kind=kind,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubemend.agent.health.catalog import catalog_file
-from kubemend.agent.health.state import fold
+from kubemend.agent.health.state import evidence, fold
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceLocator
 from kubemend.agent.model.findings import Finding, FindingKind, Source
@@ -148,6 +148,13 @@ def test_newer_recovery_action_replaces_the_older() -> None:
     assert [latch.action for latch in state.active_faults(GPU)] == [ActionClass.REBOOT_NODE]
 
 
+def test_recommendation_has_one_reason_from_either_source() -> None:
+    """Otherwise its reason would change with the poll that follows the line, and an Event with it."""
+    line = finding(FindingKind.XID, "154", ActionClass.RESET_DEVICE, at=49.0, evidence={evidence.RECOVERY_ACTION: "1"})
+    reasons = [fold.verdict(folded(*each), GPU, answers=True).reason for each in ([line], [line, DRIVER_RESET])]
+    assert reasons == ["RecoveryAction1", "RecoveryAction1"]
+
+
 def test_reboot_clears_all_but_broken_hardware() -> None:
     state = fold.after_reboot(folded(XID79, XID64), boot_id="boot-2")
     assert [latch.code for latch in state.active_faults(GPU)] == ["64"]
@@ -251,12 +258,12 @@ def test_clear_command_ends_every_fault_of_a_device_that_is_gone() -> None:
     assert held_after(XID64, REMAP_FAILED, FABRIC_FAILED, OF_GONE) == set()
 
 
-@pytest.mark.parametrize("evidence", [BACK, DRIVER_NONE], ids=["back", "driver-none"])
-def test_reset_leaves_faults_that_their_source_has_reported_and_still_observes(evidence: Finding) -> None:
+@pytest.mark.parametrize("reset", [BACK, DRIVER_NONE], ids=["back", "driver-none"])
+def test_reset_leaves_faults_that_their_source_has_reported_and_still_observes(reset: Finding) -> None:
     """The source reports the beginning and the end only, so it is silent while the fault holds."""
     over = finding(FindingKind.FAULT_OVER, "FabricFailed", ActionClass.NONE, at=100.0)
-    assert held_after(FABRIC_FAILED, DRIVER_RESET, XID48, evidence) == {"FabricFailed"}
-    assert held_after(FABRIC_FAILED, DRIVER_RESET, XID48, evidence, over) == set()
+    assert held_after(FABRIC_FAILED, DRIVER_RESET, XID48, reset) == {"FabricFailed"}
+    assert held_after(FABRIC_FAILED, DRIVER_RESET, XID48, reset, over) == set()
 
 
 EVERY_FINDING = [XID31, XID48, XID79, XID64, UNKNOWN, STUCK, INEFFECTIVE, LOST, DRIVER_RESET, DOUBLE_BIT, CLEANUP, DOWN]
