@@ -123,6 +123,8 @@ class DeviceSources:
     kernel_log: KernelLogSource
     cursor: StoredCursor
     source_state: SourceState
+    places_before: Mapping[str, str]
+    """The PCI addresses of the GPUs that a previous agent has seen, on this boot or an earlier one, by UUID."""
 
     @classmethod
     async def of(
@@ -139,7 +141,8 @@ class DeviceSources:
         """Create all sources. Raises JournalError when the state saved by a previous agent cannot be read."""
         source_state = SourceState(store)
         try:
-            gpus = gpu_inventory_state.decode(await source_state.load(_GPUS), boot_id=boot_id)
+            stored = await source_state.load(_GPUS)
+            gpus, places = gpu_inventory_state.decode(stored, boot_id=boot_id), gpu_inventory_state.places(stored)
             nics = nic_inventory_state.decode(await source_state.load(_NICS), boot_id=boot_id)
         except ValueError as error:
             raise JournalError(f"the stored device inventory cannot be read: {error}; remove the state file") from error
@@ -186,7 +189,7 @@ class DeviceSources:
         )
         driver = Driver(nvml)
         nearby = NicAffinity(gpus=lambda: driver.inventory, nics=lambda: network.inventory, place=network.place)
-        return cls(nvml, driver, network, nearby, unlisted, kernel_log, cursor, source_state)
+        return cls(nvml, driver, network, nearby, unlisted, kernel_log, cursor, source_state, places)
 
     def tasks(self) -> dict[str, Coroutine[Any, Any, None]]:
         """Return the tasks that must run indefinitely, by name."""

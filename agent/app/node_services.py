@@ -281,7 +281,7 @@ async def _verdicts(shared: Resources, sources: DeviceSources) -> VerdictStore:
         catalog=shared.catalog,
         is_there=sources.nearby.is_there,
     )
-    await verdict_store.load()
+    await verdict_store.load(places=sources.places_before)
     return verdict_store
 
 

@@ -1,7 +1,8 @@
 """Store every device's verdict across restarts of the agent."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 import structlog
 
@@ -54,15 +55,16 @@ class VerdictStore:
         self._names: dict[str, str] = {}
         self._last_faults: dict[str, float] = {}  # by ``clock``
 
-    async def load(self) -> None:
+    async def load(self, *, places: Mapping[str, str] = MappingProxyType({})) -> None:
         """Load the verdicts of a previous agent. A reboot since then is evidence (``fold.after_reboot``).
 
-        Raises JournalError if the state file cannot be read.
+        ``places`` has the PCI addresses of its GPUs by UUID. Raises JournalError if the state file cannot be read.
         """
         known, before = await self._store.load(_HEALTH), await self._store.load(_RECURRENCE)
         try:
             if known is not None:
-                self._state = fold.after_reboot(codec.health_from_json(known), boot_id=self._boot_id)
+                state = codec.health_from_json(known)
+                self._state = fold.after_reboot(state, boot_id=self._boot_id, places=places)
             if before is not None:
                 self._history = codec.recurrence_from_json(before)
         except codec.UNREADABLE as error:

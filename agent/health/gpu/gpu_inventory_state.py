@@ -32,14 +32,24 @@ def decode(text: str | None, *, boot_id: str) -> KnownGpus:
 
     Raises ValueError where the text was not written by ``encode``.
     """
+    found = _decoded(text)
+    return found[1] if found is not None and found[0] == boot_id else KnownGpus()
+
+
+def places(text: str | None) -> dict[str, str]:
+    """Return the PCI address of each GPU by its UUID, of whichever boot. Raises ValueError as ``decode``."""
+    found = _decoded(text)
+    return {uuid: str(pci) for uuid, pci in found[1].gpus.items()} if found is not None else {}
+
+
+def _decoded(text: str | None) -> tuple[str, KnownGpus] | None:
     if text is None:
-        return KnownGpus()
+        return None
     try:
         stored = json.loads(text)
-        if stored["boot_id"] != boot_id:
-            return KnownGpus()
+        boot = str(stored["boot_id"])
         gpus = {DeviceId(str(uuid)): PciAddress.parse(pci) for uuid, pci in stored["gpus"].items()}
         links = {DeviceId(str(uuid)): frozenset(map(int, up)) for uuid, up in stored.get("links", {}).items()}
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not an inventory of GPUs: {error!r}") from error
-    return KnownGpus(MappingProxyType(gpus), MappingProxyType(links))
+    return boot, KnownGpus(MappingProxyType(gpus), MappingProxyType(links))

@@ -142,16 +142,23 @@ def _merged(one: ActiveFault, other: ActiveFault) -> ActiveFault:
     )
 
 
-def after_reboot(state: HealthState, *, boot_id: str) -> HealthState:
-    """Return the state on the given boot: a reboot is evidence against every fault but broken hardware."""
+def after_reboot(state: HealthState, *, boot_id: str, places: Mapping[str, str]) -> HealthState:
+    """Return the state on the given boot: a reboot is evidence against every fault but broken hardware.
+
+    A GPU that was lost may not come back, and is then listed no more. It is missed at its place until one answers
+    there; ``places`` has the PCI addresses of the previous boot's GPUs by UUID.
+    """
     if state.boot_id in ("", boot_id):
         return replace(state, boot_id=boot_id)
-    kept = {
-        device: broken
-        for device, active_faults in state.devices.items()
-        if (broken := tuple(latch for latch in active_faults if latch.action is ActionClass.REPLACE))
-    }
-    return HealthState(boot_id=boot_id, devices=MappingProxyType(kept))
+    after = HealthState(boot_id=boot_id)
+    for device, active_faults in state.devices.items():
+        broken = tuple(latch for latch in active_faults if latch.action is ActionClass.REPLACE)
+        after = after.with_latches(device, (*after.active_faults(device), *broken))
+        lost = next((latch for latch in active_faults if latch.kind is FindingKind.DEVICE_LOST), None)
+        if lost is not None and lost not in broken and device in places:
+            missed = replace(lost, action=ActionClass.REPLACE)
+            after = after.with_latches(places[device], (*after.active_faults(places[device]), missed))
+    return after
 
 
 def verdict(state: HealthState, device: str, *, answers: bool | None) -> Verdict:

@@ -118,3 +118,29 @@ async def test_clock_set_back_delays_no_end(verdict_store: VerdictStore) -> None
     gone = dataclasses.replace(before, kind=FindingKind.APP_GONE, action=ActionClass.NONE, observed_at=1000.0)
     verdict_store.apply(gone, inventory=KNOWN)
     assert verdict_store.active_faults(UUID) == ()
+
+
+async def test_lost_gpu_is_missed_after_a_reboot_until_one_answers_in_its_place(store: Store) -> None:
+    """It is no longer on the bus, so nothing else shows that the node has one less."""
+    gone = dataclasses.replace(OFF_THE_BUS, kind=FindingKind.DEVICE_LOST, code="", device=DeviceLocator(uuid=UUID))
+    before = NodeEnv(store=store, boot_id="boot-1").verdict_store
+    before.apply(gone, inventory=KNOWN)
+    await before.save()
+    after = NodeEnv(store=store, boot_id="boot-2").verdict_store
+    await after.load(places={UUID: str(PCI)})
+
+    assert after.devices() == {str(PCI)}
+    assert after.verdict(str(PCI), inventory=LOST).health is Health.UNHEALTHY
+
+    other = DeviceInventory(gpus=(Gpu(uuid=DeviceId("GPU-2"), pci=PCI, index=0),), complete=True)
+    answers = Finding(
+        source=Source.NVML,
+        kind=FindingKind.FAULT_OVER,
+        code=FindingKind.DEVICE_LOST.value,
+        device=DeviceLocator(uuid=DeviceId("GPU-2"), pci=PCI),
+        action=ActionClass.NONE,
+        observed_at=2.0,
+    )
+    after.apply(answers, inventory=other)
+    assert after.devices() == frozenset()
+    assert after.verdict("GPU-2", inventory=other).health is Health.HEALTHY

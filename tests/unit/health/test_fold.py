@@ -156,12 +156,30 @@ def test_recommendation_has_one_reason_from_either_source() -> None:
 
 
 def test_reboot_clears_all_but_broken_hardware() -> None:
-    state = fold.after_reboot(folded(XID79, XID64), boot_id="boot-2")
+    state = fold.after_reboot(folded(XID79, XID64), boot_id="boot-2", places={})
     assert [latch.code for latch in state.active_faults(GPU)] == ["64"]
 
 
+def test_lost_gpu_is_missed_at_its_place_after_a_reboot_until_one_answers_there() -> None:
+    """One that is not on the bus any more is not listed, and the others would seem to be all."""
+    place = "0000:41:00.0"
+    state = fold.after_reboot(folded(LOST, XID79, XID64), boot_id="boot-2", places={GPU: place})
+    (missed,) = state.active_faults(place)
+    assert (missed.reason, missed.action) == ("DeviceLost", ActionClass.REPLACE), "a reboot did not help"
+    assert [latch.code for latch in state.active_faults(GPU)] == ["64"]
+    assert fold.after_reboot(state, boot_id="boot-3", places={}).active_faults(place) == (missed,)
+
+    successor = fold.renamed(state, {place: "GPU-2"})
+    answers = finding(FindingKind.FAULT_OVER, "DeviceLost", ActionClass.NONE, at=99.0)
+    assert fold.fold(successor, answers, device="GPU-2").active_faults("GPU-2") == ()
+
+
+def test_lost_gpu_without_a_known_place_is_over_with_the_boot() -> None:
+    assert fold.after_reboot(folded(LOST), boot_id="boot-2", places={}).devices == {}
+
+
 def test_agent_restart_on_same_boot_clears_nothing() -> None:
-    assert fold.after_reboot(folded(XID79), boot_id="boot-1") == folded(XID79)
+    assert fold.after_reboot(folded(XID79), boot_id="boot-1", places={}) == folded(XID79)
 
 
 def test_suspicion_message_has_its_observation() -> None:

@@ -1,4 +1,4 @@
-"""The GPU inventory is kept while the node runs, and no longer."""
+"""The GPU inventory is kept while the node runs; of earlier boots only the places of GPUs count."""
 
 import pytest
 
@@ -15,6 +15,12 @@ def test_inventory_outlives_the_agent_but_not_the_boot() -> None:
     assert gpu_inventory_state.decode(text, boot_id="boot-1") == GPUS
     assert gpu_inventory_state.decode(text, boot_id="boot-2") == KnownGpus()
     assert gpu_inventory_state.decode(None, boot_id="boot-1") == KnownGpus()
+
+
+def test_places_of_gpus_outlive_the_boot() -> None:
+    text = gpu_inventory_state.encode(GPUS, boot_id="boot-1")
+    assert gpu_inventory_state.places(text) == {GPU: "0008:41:00.0"}
+    assert gpu_inventory_state.places(None) == {}
 
 
 def test_inventory_of_an_agent_that_kept_no_links_is_read() -> None:
