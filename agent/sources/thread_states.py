@@ -1,4 +1,4 @@
-"""States of a container's threads, for the investigation of a hang. Reads /proc; nothing in it blocks."""
+"""States of a container's threads, for the investigation of a hang. Reads /proc; only ``are_stopped`` takes time."""
 
 import itertools
 import time
