@@ -20,6 +20,8 @@ _OTHER_WRITES: Final = 5
 """Writes of the pod's conditions that no toggle causes: its first ones, and Unknown while the driver hangs."""
 
 _POD: Final = "the pod"
+_APART: Final = 2 * pod_conditions.SPACING
+"""Seconds between a change and the next one: of two that follow at once, the second waits for others."""
 
 
 def _allowance() -> Allowances:
@@ -48,14 +50,14 @@ class Arrivals:
     async def toggled(self, *, times: int, toggle: Callable[[bool], object], fixed: str = "True") -> list[float]:
         """Break and fix the GPU alternately; return the seconds from each to the condition's arrival.
 
-        Each waits until the agent may write at once: beyond a pod's allowance, its wait for that would be measured.
-        ``fixed`` is the status after a fix. In the end the GPU is fixed: an odd number is followed by a fix that is not
-        measured.
+        Each waits until the agent may write at once: beyond a pod's allowance, or right after its last write, the wait
+        for that would be measured. ``fixed`` is the status after a fix. In the end the GPU is fixed: an odd number is
+        followed by a fix that is not measured.
         """
         took, now = [], asyncio.get_running_loop().time
         for number in range(times + times % 2):
             broken = number % 2 == 0
-            await asyncio.sleep(max(0.0, self.allowance.next_at(_POD) - now()))
+            await asyncio.sleep(max(_APART, self.allowance.next_at(_POD) - now()))
             began = time.perf_counter()
             toggle(broken)
             took.append(await self.until("False" if broken else fixed) - began)

@@ -32,6 +32,9 @@ BURST: Final = 30
 REFILL: Final = 2.0
 """Seconds until one pod may have another write, once it has had its burst."""
 
+SPACING: Final = 0.05
+"""Seconds after a write of a pod in which its changes wait for each other."""
+
 
 class Slots(Protocol):
     """Let a limited number of writes be made at once, fairly among namespaces (``agent.restarts.slots``)."""
@@ -80,7 +83,7 @@ class PodConditionReporter:
         slots: Slots,
         on_outcome: Callable[[Outcome], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
-        spacing: float = 0.05,
+        spacing: float = SPACING,
         repair_after: float = 10.0,
         burst: int = BURST,
         refill: float = REFILL,
