@@ -2089,8 +2089,8 @@ class Launcher:
             self._spare.read()
             if self._spare.closed and not self._spare.released:  # it ends, or an import has closed its files
                 self._kill(self._spare)
-        if self._spare and not self._spare.paused:
-            self._spare.ran += time.monotonic() - began
+        if self._spare and not self._spare.paused:  # in a longer turn both could not run: the container was frozen
+            self._spare.ran += min(time.monotonic() - began, 2 * _PERIOD)
         self._tend()
         for peer, request in self._control.requests(events) if self._control else ():
             self._handle(request)

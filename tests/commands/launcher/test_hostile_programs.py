@@ -95,6 +95,23 @@ def test_processes_of_a_dropped_spare_that_fork_are_stopped_before_they_are_kill
     assert sent == [*((each.pid, signal.SIGSTOP) for each in started), (9, 9), (3, 9), (4, 9), (5, 9), (2, 9)]
 
 
+def test_time_in_which_the_launcher_cannot_run_does_not_count_for_the_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent freezes the container for a round, for minutes perhaps: the import would be blamed, and left out."""
+    wakeup, writer = os.pipe()
+    spare = SimpleNamespace(paused=False, ran=1.0, closed=True, ready=False, toggle_at=0.0, status=-1)
+    launcher = _bare_launcher(_wakeup=wakeup, _control=None, _tend=lambda: None, _report_spare=lambda: None)
+    launcher.__dict__.update(_spare=spare, _reap=lambda: 0)
+    times = iter([0.0, 600.0])
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr("time.monotonic", lambda: next(times, 600.0))
+            launcher._turn(None)
+    finally:
+        os.close(wakeup)
+        os.close(writer)
+    assert 1.0 < spare.ran <= 1.0 + 2 * kubemend_run._PERIOD
+
+
 _LATER = """
 import threading
 kept = []
