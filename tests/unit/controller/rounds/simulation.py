@@ -20,6 +20,7 @@ from kubemend.controller.model.rounds import (
     Cancelled,
     Effect,
     FaultReported,
+    MemberDropped,
     MemberSeen,
     NodeChanged,
     PodGone,
@@ -453,7 +454,10 @@ class Simulation:
         del self.pods[pod.uid]
         self._say(PodGone(pod.uid))
         alone = all(other.member.slot != pod.member.slot for other in self.pods.values())
-        if alone and pod.member.owner is not None and not pod.completed:
+        dropped = self.trouble and self.rolls.random() < 0.1
+        if dropped:
+            self._say(MemberDropped(pod.uid))  # its owner may have been read before it was changed back
+        if alone and pod.member.owner is not None and not pod.completed and not (dropped and self.rolls.random() < 0.5):
             self._come_anew(pod.member)
 
     def _come_anew(self, before: Member) -> None:
