@@ -79,7 +79,7 @@ def test_blocking_recreate_waits_for_outdated_jobs_that_are_being_deleted() -> N
 
 @pytest.mark.parametrize("failure", [None, FailurePolicy(), FailurePolicy(max_restarts=3)])
 def test_outdated_job_that_fails_by_its_deletion_is_no_failure(failure: FailurePolicy | None) -> None:
-    """With ``backoffLimit: 0`` the Job controller marks it as failed for the pods that its deletion ends."""
+    """With ``backoffLimit: 0`` the Job controller may mark it as failed for the pods that its deletion ends."""
     end = JobEnd(failed=True, reason="BackoffLimitExceeded", at=builders.NOW)
     plan = decide.decide(going(changed(running(failure), containers=NEW_IMAGE), "js-w-0", "js-w-1", end=end))
     assert builders.events(plan) == []
