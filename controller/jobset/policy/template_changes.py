@@ -86,9 +86,9 @@ def made_of(replicated_job: ReplicatedJob) -> TemplateHash:
 def what_changed(wanted: TemplateHash, job: ChildJob) -> Change:
     """Return the change that brings ``job`` to ``wanted``. A Job without a valid annotation is left unchanged.
 
-    So is one that has ended, unless it is being deleted: if the garbage collector comes first, the Job controller counts
-    the pods that its deletion ends, and may mark it as failed for them (``backoffLimit``). A suspended Job gets most changes by its resume. If it needs
-    others, it is recreated before it has any pods.
+    So is one that has ended, unless it is being deleted: where the garbage collector comes first, the Job controller
+    counts the pods that its deletion ends, and may mark it as failed for them (``backoffLimit``). A suspended Job gets
+    most changes by its resume. If it needs others, it is recreated before it has any pods.
     """
     made = TemplateHash.parse(job.made_of)
     if made is None or (job.end is not None and not job.deleting):
