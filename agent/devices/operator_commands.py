@@ -141,7 +141,7 @@ class OperatorCommands:
     def _device(self, name: str) -> str:
         """Return the device that a name refers to: a UUID, a PCI address in any spelling, or an NVML index."""
         inventory = self._devices.inventory
-        by_index = {str(gpu.index): gpu.uuid for gpu in inventory.gpus}
+        by_index = {str(index): gpu.uuid for index, gpu in inventory.by_index().items()}
         known = self._names()
         for spelling in (name, by_index.get(name, ""), str(locator(name).pci or "")):
             if spelling and (device := self._verdict_store.name(spelling)) in known:

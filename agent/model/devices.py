@@ -1,7 +1,7 @@
 """Devices: their names in the kernel, the driver and Kubernetes, and the node's inventory of them."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NewType, Self
 
@@ -112,6 +112,18 @@ class DeviceInventory:
             yield gpu.uuid, gpu
             yield from ((instance.uuid, gpu) for instance in gpu.partitions)
 
+    def by_index(self) -> dict[int, Gpu]:
+        """Return the GPUs by their NVML index; none if it is unknown of which GPU an index is.
+
+        Another nvmlInit numbers the GPUs that are left anew. A lost one keeps the index that it had, or is one of an
+        earlier agent without any.
+        """
+        return _numbered(self.gpus, lambda gpu: gpu.index) if not any(gpu.remembered for gpu in self.gpus) else {}
+
+    def by_minor(self) -> dict[int, Gpu]:
+        """Return the GPUs by the minor number of their device file; none if two have the same."""
+        return _numbered(self.gpus, lambda gpu: gpu.minor)
+
     def by_id(self, uuid: DeviceId) -> Gpu | None:
         """Return the GPU with that id, or the GPU that a partition with that id belongs to."""
         return self._by_id.get(uuid)
@@ -150,6 +162,13 @@ class DeviceInventory:
         if instances or where.gpu_instance is not None:
             return frozenset(instance.uuid for instance in instances) or None
         return frozenset((gpu.uuid, *(instance.uuid for instance in gpu.partitions)))
+
+
+def _numbered(gpus: Sequence[Gpu], number: Callable[[Gpu], int | None]) -> dict[int, Gpu]:
+    """Return the GPUs by a number; none if two have the same, because then others may have moved, too."""
+    known = [(each, gpu) for gpu in gpus if (each := number(gpu)) is not None]
+    found = dict(known)
+    return found if len(found) == len(known) else {}
 
 
 def device_key(where: DeviceLocator, *, inventory: DeviceInventory) -> str:

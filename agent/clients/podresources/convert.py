@@ -72,8 +72,7 @@ def resolve(held: Allocations, *, inventory: DeviceInventory) -> Allocations:
     identify the instance unless the GPU has only one: it then counts as held on its parent GPU, so that a fault of the
     whole GPU concerns it, and the claim is kept.
     """
-    by_minor = {gpu.minor: gpu for gpu in inventory.gpus if gpu.minor is not None}
-    by_index = {gpu.index: gpu for gpu in inventory.gpus}
+    by_minor, by_index = inventory.by_minor(), inventory.by_index()
     return dataclasses.replace(
         held, items=tuple(_resolved(item, by_minor=by_minor, by_index=by_index) for item in held.items)
     )

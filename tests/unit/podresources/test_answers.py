@@ -1,5 +1,8 @@
 """Device allocations from kubelet's answers, and ids that are not UUIDs."""
 
+import dataclasses
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,6 +80,32 @@ def test_unresolvable_ids_stay() -> None:
 
     assert item.devices == frozenset()
     assert item.plugin_devices == {PluginDevice(resource=resource, id=name) for resource, name in devices}
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        pytest.param(dataclasses.replace(TWO_SLICES, index=0, minor=3), id="seen-by-this-agent"),
+        pytest.param(Gpu(uuid=DeviceId("GPU-c"), pci=PciAddress(0, 3, 0), index=-1), id="seen-by-an-earlier-agent"),
+    ],
+)
+@pytest.mark.parametrize("index", ["0", "1"])
+def test_index_that_may_have_become_another_gpus_names_none(lost: Gpu, index: str) -> None:
+    """NVML numbers the GPUs that are left anew: the container of the lost one would be blamed for another's fault."""
+    inventory = DeviceInventory(gpus=(lost, WHOLE, ONE_SLICE), complete=True)
+
+    [item] = convert.resolve(held(devices=[("nvidia.com/gpu", index)]), inventory=inventory).items
+
+    assert item.devices == frozenset()
+    assert convert.hides_gpu(item)
+
+
+def test_minor_number_of_two_gpus_names_none() -> None:
+    inventory = DeviceInventory(gpus=(WHOLE, dataclasses.replace(TWO_SLICES, minor=3)), complete=True)
+
+    [item] = convert.resolve(held(devices=[("nvidia.com/gpu", "nvidia3")]), inventory=inventory).items
+
+    assert convert.hides_gpu(item)
 
 
 def test_dra_names_resolve_by_minor_number() -> None:
