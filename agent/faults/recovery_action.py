@@ -44,6 +44,8 @@ class RecoveryActionQuery:
         self._submit = submit
         self._now = now
         self._open: dict[_Question, None] = {}  # oldest first
+        self._permitted: set[_Question] = set()
+        """Open questions whose device the driver has found usable, at the turn of another one."""
 
     def unanswered(self, device: str) -> list[RecordedFinding]:
         """Return a previous agent's faults that the driver has not answered. They cause no restart."""
@@ -69,6 +71,7 @@ class RecoveryActionQuery:
             return await self._poll(recorded)
         finally:
             self._open.pop(question, None)
+            self._permitted.discard(question)
 
     def _begin(self, question: _Question) -> None:
         """Open a question. If that is one too many of its fault, end the oldest.
@@ -94,8 +97,11 @@ class RecoveryActionQuery:
                 last_code, answer = code, self._finding(recorded, code=code)
                 self._submit(answer)
                 if answer.action is ActionClass.NONE:
+                    self._permitted.update(each for each in self._open if each[0] == recorded.device)
                     return True
             await backoff.wait()
+            if _question(recorded) in self._permitted:
+                return True  # the fault may have ended since, with the process of that other question
             if _question(recorded) not in self._open or not self._is_held(recorded):
                 return False
 

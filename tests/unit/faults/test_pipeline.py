@@ -349,6 +349,36 @@ async def test_pipeline_driver_is_polled_for_the_newest_processes_of_a_fault(
     await eventually.true(lambda: polls() == 0)
 
 
+async def test_pipeline_answer_of_the_driver_counts_for_all_processes_of_a_device(
+    env: PipelineEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one asked about has ended, and the fault with it, before the second one's turn."""
+    may_ask = asyncio.Event()
+
+    class Turns:
+        """Lets only the process that is asked about first ask again."""
+
+        made = 0
+
+        def __init__(self, **_: float) -> None:
+            Turns.made += 1
+            self.is_first = Turns.made == 1
+
+        async def wait(self) -> None:
+            await (asyncio.sleep(0.01) if self.is_first else may_ask.wait())
+
+    monkeypatch.setattr(recovery_action.aio, "Backoff", Turns)
+    env.devices.recovery = 1
+    for pid in (5000, 4242):
+        env.queue.submit(xid(999, ActionClass.ASK_DRIVER, pid=pid))
+    await env.condition(conditions.DEVICE_FAILURE, "RecoveryAction1")
+    await eventually.true(lambda: Turns.made == 2)
+    env.devices.recovery = 0
+    await env.condition(conditions.DEVICES_HEALTHY, "Healthy")
+    may_ask.set()
+    assert (await env.restarted()).target == TRAINER
+
+
 async def test_pipeline_fault_of_driver_that_needs_reset_ends_after_it(env: PipelineEnv) -> None:
     env.devices.recovery = 1
     env.queue.submit(xid(999, ActionClass.ASK_DRIVER, pid=4243))  # a reset does not leave this process alive
