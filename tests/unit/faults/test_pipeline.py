@@ -28,6 +28,7 @@ from kubemend.agent.model.workloads import (
     PodUid,
 )
 from kubemend.agent.restarts.requests import Request
+from kubemend.common import aio
 from tests import eventually
 from tests.environments.findings import FindingEnv
 from tests.fakes import outside
@@ -367,7 +368,7 @@ async def test_pipeline_answer_of_the_driver_counts_for_all_processes_of_a_devic
         async def wait(self) -> None:
             await (asyncio.sleep(0.01) if self.is_first else may_ask.wait())
 
-    monkeypatch.setattr(recovery_action.aio, "Backoff", Turns)
+    monkeypatch.setattr(aio, "Backoff", Turns)
     env.devices.recovery = 1
     for pid in (5000, 4242):
         env.queue.submit(xid(999, ActionClass.ASK_DRIVER, pid=pid))
