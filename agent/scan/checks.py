@@ -31,7 +31,13 @@ async def run(machine: Machine, *, catalog: Catalog, timeout: float) -> Found:
             kernel_log.check(machine.kernel_log, sysfs=machine.sysfs, catalog=catalog, timeout=timeout)
         )
     driver, log = by_gpus.result(), by_log.result()
-    return Found(gpus=driver, log=log, nics=by_nics.result(), started=_started(driver, log, proc=machine.proc))
+    return Found(
+        gpus=driver,
+        log=log,
+        nics=by_nics.result(),
+        started=_started(driver, log, proc=machine.proc),
+        knows_pids=ProcFs(root=machine.proc).has_pids_of(machine.kernel_log),
+    )
 
 
 def _started(driver: GpusFound, log: LogFound, *, proc: Path) -> Mapping[int, float]:

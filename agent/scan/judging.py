@@ -17,8 +17,11 @@ from kubemend.agent.model.devices import DeviceId, Gpu, device_key, locator
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.nics import Nic
 from kubemend.agent.model.verdicts import Health, Verdict
+from kubemend.agent.scan import kernel_log
 from kubemend.agent.scan.report import Found, Report, Row, Unseen
 from kubemend.agent.sources.nvml.protocol import Condition
+
+_OF_APP = (ActionClass.RESTART_APP, ActionClass.ASK_DRIVER)
 
 _PID_REUSE_SLACK = 1.0
 """Seconds. As in ``agent.faults.app_faults``: a process that started later than the line reuses the pid."""
@@ -31,9 +34,17 @@ def judge(found: Found, *, catalog: Catalog, now: float) -> Report:
     state = _without_ended_faults(state, found, catalog=catalog, now=now)
     return Report(
         rows=tuple(_rows(state, found)),
-        unseen=(*found.gpus.unseen, *found.log.unseen, *found.nics.unseen),
+        unseen=(*found.gpus.unseen, *found.log.unseen, *found.nics.unseen, *_unknown_programs(found)),
         notes=(*found.gpus.notes, *found.log.notes),
     )
+
+
+def _unknown_programs(found: Found) -> Iterator[Unseen]:
+    """Yield a problem if programs have failed of which it cannot be determined whether they still run."""
+    named = [finding for finding in found.log.findings if finding.pid is not None and finding.action in _OF_APP]
+    if named and not found.knows_pids:
+        what = f"the pids in {len(named)} faults of programs are of another PID namespace: whether they run is unknown"
+        yield Unseen(kernel_log.PART, what, "share the host's PID namespace (--pid=host, hostPID: true)")
 
 
 def _folded(found: Found, *, catalog: Catalog) -> HealthState:
@@ -98,8 +109,7 @@ def _without_ended_faults(state: HealthState, found: Found, *, catalog: Catalog,
 def _of_app(device: str, found: Found) -> Iterator[Finding]:
     """Yield the findings that may be app-class faults of a device, including those that the driver decides about."""
     for finding in (*found.log.findings, *found.gpus.findings):
-        of_app = finding.action in (ActionClass.RESTART_APP, ActionClass.ASK_DRIVER)
-        if of_app and device_key(finding.device, inventory=found.gpus.inventory) == device:
+        if finding.action in _OF_APP and device_key(finding.device, inventory=found.gpus.inventory) == device:
             yield finding
 
 

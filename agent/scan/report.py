@@ -95,10 +95,11 @@ class NicsFound:
 class Found:
     """All results. ``started``: start time, in seconds since boot, of each process named by a finding or the driver.
 
-    A process that has ended is missing there.
+    A process that has ended is missing there. ``knows_pids``: the pids in the kernel log are those of ``/proc``.
     """
 
     gpus: GpusFound = field(default_factory=GpusFound)
     log: LogFound = field(default_factory=LogFound)
     nics: NicsFound = field(default_factory=NicsFound)
     started: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
+    knows_pids: bool = True

@@ -100,6 +100,19 @@ def test_app_class_fault_holds_while_its_process_runs(started: dict[int, float],
     assert verdict(found(logged(FindingKind.XID, "31", pid=4711), started=started)).health is health
 
 
+@pytest.mark.parametrize(
+    ("finding", "health"),
+    [
+        pytest.param(logged(FindingKind.XID, "31", pid=4711), Health.UNKNOWN, id="a-program-may-still-run"),
+        pytest.param(logged(FindingKind.XID, "45", pid=4711), Health.HEALTHY, id="no-fault"),
+        pytest.param(logged(FindingKind.XID, "31"), Health.HEALTHY, id="no-pid"),
+    ],
+)
+def test_pid_of_another_namespace_proves_no_end(finding: Finding, health: Health) -> None:
+    """In a container without the host's PID namespace, the pid in the log is another process's, or none's."""
+    assert judged(replace(found(finding), knows_pids=False)).health is health
+
+
 @pytest.mark.parametrize(("began", "health"), [(100.0, Health.DEGRADED), (7_000.0, Health.HEALTHY)])
 def test_fault_without_pid_may_concern_any_process_on_device(began: float, health: Health) -> None:
     answer = replace(WELL, processes=(ProcessUse(pid=99, used=1),))
