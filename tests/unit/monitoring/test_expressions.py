@@ -12,7 +12,7 @@ from hack.monitoring import ROOT
 from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.verdicts import Health
 from kubemend.agent.reporters import events, node_condition, pod_conditions
-from kubemend.agent.restart import admission
+from kubemend.agent.restart import admission, reasons
 from kubemend.controller.decisions import facts
 from kubemend.controller.hub import refusals
 from kubemend.controller.rounds.states import Phase
@@ -43,7 +43,7 @@ SET: Final[Mapping[tuple[str, str], set[str]]] = {
     ("kubemend_restarts_total", "result"): values(Result),
     ("strategy_phase_le:kubemend_restart_phase_seconds_bucket:rate5m", "phase"): phases_of_restarts(),
     ("kubemend_restart_decisions_total", "verb"): values(admission.Verb),
-    ("kubemend_restart_decisions_total", "reason"): values(admission.Reason),
+    ("kubemend_restart_decisions_total", "reason"): values(reasons.Reason),
     ("kubemend_condition_patches_total", "result"): values(pod_conditions.Outcome),
     ("kubemend_node_condition_patches_total", "result"): values(node_condition.Outcome),
     ("kubemend_events_total", "result"): values(events.Outcome),

@@ -61,7 +61,7 @@ def test_process_held_by_a_debugger_is_seen_behind_one_with_many_threads(
     found = thread_states.read(proc.root, [20, 7])
 
     assert [(thread.pid, thread.tid) for thread in found] == [(7, 7), (20, 20), (7, 8)]
-    assert thread_states.are_stopped(found)
+    assert thread_states.are_stopped(proc.root, found)
 
 
 def test_process_with_thread_in_state_d_is_stuck_despite_zombie_leader(
