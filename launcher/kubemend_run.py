@@ -2684,5 +2684,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.code
 
 
+def command() -> NoReturn:
+    """Run ``main``, and end at once: a sitecustomize of the image may have started threads in this process, too."""
+    os._exit(main())
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

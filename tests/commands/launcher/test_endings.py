@@ -187,6 +187,23 @@ async def test_a_sitecustomize_of_the_image_is_loaded_once(launcher: Running) ->
     assert launcher.events("site") == [launcher.pid, *launcher.events("begin")]
 
 
+_STAYS = """
+import atexit, signal, threading
+if "kubemend_run" in open("/proc/self/cmdline").read():
+    threading.Thread(target=threading.Event().wait).start()
+    atexit.register(signal.pause)
+"""
+
+
+async def test_what_the_images_sitecustomize_starts_in_the_launcher_does_not_delay_its_end(launcher: Running) -> None:
+    """As a tracer that is added to each Python of a pod, and whose collector does not answer."""
+    launcher.environ["PYTHONPATH"] = str(launcher.folder)
+    launcher.write("sitecustomize.py", _STAYS)
+    launcher.start(*NO_RESTARTS)
+    launcher.order("sys.exit(7)")
+    assert await launcher.ended() == 7
+
+
 @pytest.mark.parametrize(
     ("command", "code", "text"),
     [
