@@ -1754,6 +1754,8 @@ class Launcher:
         self._reported_spare: tuple[object, ...] = ()
         self._wakeup = self._catch_signals()
         self._has_terminal = _has_terminal()
+        if self._has_terminal:  # the key stops a program that nothing resumes; process 1 would ignore it
+            self._ignored.append(signal.SIGTSTP)
         self._others = [each for each in processes().values() if each.parent == os.getpid()][:_MOST_OTHERS]
         self._control = self._open_control()
         self._adopt_orphans()

@@ -128,10 +128,12 @@ async def test_signals_that_are_ignored_stay_ignored(launcher: Running) -> None:
     assert await launcher.ended() == 9
 
 
+_IN_A_SESSION = "import fcntl, os, sys; os.setsid(); fcntl.ioctl(0, 0x540E, 0); os.execv(sys.argv[1], sys.argv[1:])"
+
+
 async def test_the_terminal_is_the_programs_and_its_interrupt_key_stops_it(launcher: Running) -> None:
-    session = "import fcntl, os, sys; os.setsid(); fcntl.ioctl(0, 0x540E, 0); os.execv(sys.argv[1], sys.argv[1:])"
     terminal, stdin = os.openpty()
-    launcher.start(under=[sys.executable, "-c", session], stdin=stdin)
+    launcher.start(under=[sys.executable, "-c", _IN_A_SESSION], stdin=stdin)
     await launcher.nth(1, "begin")
     launcher.order("events.say(input())")
     os.write(terminal, b"typed\n")
@@ -139,6 +141,20 @@ async def test_the_terminal_is_the_programs_and_its_interrupt_key_stops_it(launc
     os.write(terminal, b"\x03")
     assert await launcher.ended() == 130
     assert len(launcher.events("begin")) == 1
+    os.close(stdin)
+    os.close(terminal)
+
+
+async def test_key_that_suspends_a_program_has_no_effect_as_on_process_1(launcher: Running) -> None:
+    """Nothing would resume it: below `kubectl attach` there is no shell, and of a shell it is no child."""
+    terminal, stdin = os.openpty()
+    launcher.start(under=[sys.executable, "-c", _IN_A_SESSION], stdin=stdin)
+    await launcher.nth(1, "begin")
+    launcher.order("events.say(input())")
+    os.write(terminal, b"\x1atyped\n")
+    await launcher.nth(1, "typed")
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
     os.close(stdin)
     os.close(terminal)
 
