@@ -60,10 +60,9 @@ def examine(main: MainProcess) -> tuple[tuple[Thread, ...], tuple[Thread, ...]] 
     """
     with main.opened() as inside:
         threads = inside.threads()
-    proc = main.processes.root
-    return (
-        None if thread_states.are_stopped(proc, threads) else (threads, thread_states.most_informative(proc, threads))
-    )
+    if thread_states.are_stopped(main.processes.root, threads):
+        return None
+    return threads, thread_states.most_informative(main.processes.root, threads)
 
 
 class Inside:
