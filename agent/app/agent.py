@@ -29,6 +29,9 @@ from kubemend.common.kube import client as kube
 
 log = structlog.get_logger(__name__)
 
+_STEP = 2.0
+"""Seconds for each step of the end after the restarts."""
+
 
 async def run(settings: Settings) -> None:
     """Run the agent until SIGTERM or SIGINT, which may arrive at any time.
@@ -115,9 +118,11 @@ async def _wind_down(
     with contextlib.suppress(TimeoutError):  # the journal completes it at the next start
         async with asyncio.timeout(grace):
             await runtime.drained()
-    await reporter.flush(timeout=2.0)
-    await sources.remember()
-    await runtime.leave(timeout=2.0)
+    await reporter.flush(timeout=_STEP)
+    with contextlib.suppress(TimeoutError):  # a disk that hangs must not keep the hub waiting for this agent
+        async with asyncio.timeout(_STEP):
+            await sources.remember()
+    await runtime.leave(timeout=_STEP)
 
 
 def _keep_what_is_loaded() -> None:

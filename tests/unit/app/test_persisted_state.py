@@ -3,9 +3,11 @@
 import asyncio
 import sqlite3
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from kubemend.agent.app import agent
 from kubemend.agent.app.persisted_state import (
     BEATING,
     EXITS_HANDLED,
@@ -130,3 +132,13 @@ def test_boot_id_is_read_from_the_nodes_proc(tmp_path: Path) -> None:
 def test_wrong_path_of_proc_is_refused_in_one_line_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(BootIdError, match=r"boot_id: No such file or directory; pass the host's /proc with --proc$"):
         boot_id(tmp_path)
+
+
+async def test_hub_is_left_although_the_disk_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "_STEP", 0.05)
+    left = asyncio.Event()
+    runtime = mock.Mock(drained=mock.AsyncMock(), leave=mock.AsyncMock(side_effect=lambda **_: left.set()))
+    sources = mock.Mock(remember=asyncio.Event().wait)
+    async with asyncio.timeout(60):
+        await agent._wind_down(runtime, reporter=mock.Mock(flush=mock.AsyncMock()), sources=sources, grace=0.05)
+    assert left.is_set()
