@@ -120,7 +120,7 @@ def fold(view: View, snapshot: Snapshot) -> tuple[View, tuple[Change, ...]]:
 def after_gap(view: View) -> View:
     """Return the view after a time in which NVML was not polled: that the driver requires nothing is unknown.
 
-    Another poll reports it again. The kernel log may have reported a requirement in the gap; NVML alone shows its end.
+    The next poll reports it again. The kernel log may have reported a requirement in the gap; NVML alone shows its end.
     """
     gpus = {
         uuid: replace(state, recovery_action=None)

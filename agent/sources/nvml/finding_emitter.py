@@ -73,7 +73,12 @@ class FindingEmitter:
         self._emit_change(change, observed_at=event.observed_at)
 
     def forget(self, device: str) -> None:
-        """Stop missing a GPU (by UUID or PCI address) that an operator has declared gone."""
+        """Stop missing a GPU (by UUID or PCI address) that an operator has declared gone.
+
+        That the driver requires nothing is reported again: of the faults that only their source ends, the operator may
+        mean a requirement that the kernel log alone has reported.
+        """
+        self.view = changes.after_gap(self.view)
         self._dismissed.add(device)
         self._drop_dismissed()
         self._remember()

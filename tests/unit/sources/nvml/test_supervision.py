@@ -261,6 +261,16 @@ async def test_requirement_of_the_kernel_log_alone_ends_when_nvml_is_resumed(fak
     await env.over(FindingKind.RECOVERY_ACTION, gpu=7)
 
 
+async def test_requirement_of_the_kernel_log_alone_ends_after_an_operators_clear(start: Start) -> None:
+    """An operator cannot clear what the driver requires, but NVML had reported long ago that this is nothing."""
+    env = start()
+    await env.over(FindingKind.RECOVERY_ACTION, gpu=7)
+
+    env.source.forget(gpu_uuid(7))
+
+    await env.over(FindingKind.RECOVERY_ACTION, gpu=7)
+
+
 async def test_release_of_hanging_worker_returns_false_in_time(fake: FakeNvml, start: Start) -> None:
     env = start()
     await env.status(ComponentState.READY)
