@@ -115,7 +115,7 @@ class DeviceInventory:
     def by_index(self) -> dict[int, Gpu]:
         """Return the GPUs by their NVML index; none if it is unknown of which GPU an index is.
 
-        Another nvmlInit numbers the GPUs that are left anew. A lost one keeps the index that it had, or is one of an
+        Another nvmlInit numbers the GPUs that are left again. A lost one keeps the index that it had, or is one of an
         earlier agent without any.
         """
         return _numbered(self.gpus, lambda gpu: gpu.index) if not any(gpu.remembered for gpu in self.gpus) else {}

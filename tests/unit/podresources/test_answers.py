@@ -91,7 +91,7 @@ def test_unresolvable_ids_stay() -> None:
 )
 @pytest.mark.parametrize("index", ["0", "1"])
 def test_index_that_may_have_become_another_gpus_names_none(lost: Gpu, index: str) -> None:
-    """NVML numbers the GPUs that are left anew: the container of the lost one would be blamed for another's fault."""
+    """NVML numbers the GPUs that are left again: the container of the lost one would be blamed for another's fault."""
     inventory = DeviceInventory(gpus=(lost, WHOLE, ONE_SLICE), complete=True)
 
     [item] = convert.resolve(held(devices=[("nvidia.com/gpu", index)]), inventory=inventory).items
