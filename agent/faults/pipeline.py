@@ -243,8 +243,8 @@ class FindingPipeline:
             await self._handle_when_usable(recorded)
 
     async def _handle_when_usable(self, recorded: RecordedFinding) -> None:
-        if not await self._recovery_actions.is_usable(recorded) or fold.is_recommendation(recorded.finding):
-            return  # the end of a recommendation is no fault of a program
+        if not await self._recovery_actions.is_usable(recorded) or not fold.concerns_a_program(recorded.finding):
+            return
         # The driver needs no recovery action, so a new process may use the device: handle it as an app-class fault.
         self._queue.submit(replace(recorded.finding, action=ActionClass.RESTART_APP))
         if evidence.LOOK_BACK in recorded.finding.evidence:  # it causes no restart, and its process may be long gone

@@ -277,6 +277,15 @@ def is_recommendation(fault: Fault) -> bool:
     return fault.kind is FindingKind.RECOVERY_ACTION or (fault.kind is FindingKind.XID and fault.code == "154")
 
 
+def concerns_a_program(fault: Fault) -> bool:
+    """Return whether a program on the device may have failed, if the driver finds the device usable after the fault.
+
+    A recommendation says nothing about a program, and neither does an error of the PCIe link: the driver reports those
+    of programs by an Xid.
+    """
+    return not is_recommendation(fault) and fault.kind is not FindingKind.AER_FATAL
+
+
 def is_driver_verdict(finding: Finding) -> bool:
     """Return whether the finding is the driver's own recommendation, and names the action."""
     return finding.kind is FindingKind.RECOVERY_ACTION or (
@@ -371,11 +380,8 @@ def _ended_by_return(latch: ActiveFault, before: tuple[ActiveFault, ...], findin
 
 
 def _after_driver_requires_nothing(latch: ActiveFault) -> ActiveFault | None:
-    """Apply the driver's None: it only permits starting a new process on the device now.
-
-    Its own recommendations end, which say nothing about a program.
-    """
-    if is_recommendation(latch):
+    """Apply the driver's None: it only permits starting a new process on the device now."""
+    if not concerns_a_program(latch):
         return None
     return replace(latch, action=ActionClass.RESTART_APP) if latch.action is ActionClass.ASK_DRIVER else latch
 

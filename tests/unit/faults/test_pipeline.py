@@ -291,10 +291,21 @@ async def test_pipeline_unknown_code_restarts_if_driver_needs_nothing(env: Pipel
     assert (request.target, request.cause().action) == (TRAINER, ActionClass.RESTART_APP)
 
 
-async def test_pipeline_changed_recommendation_of_the_driver_restarts_nothing_once_it_is_none(env: PipelineEnv) -> None:
-    """No program has failed: an Xid 154 is no fault of its own."""
-    env.queue.submit(xid(154, ActionClass.ASK_DRIVER))
-    await env.condition(conditions.DEVICES_HEALTHY, "Xid154")
+@pytest.mark.parametrize(
+    ("finding", "reason"),
+    [
+        pytest.param(xid(154, ActionClass.ASK_DRIVER), "Xid154", id="changed-recommendation"),
+        pytest.param(
+            xid(kind=FindingKind.AER_FATAL, action=ActionClass.ASK_DRIVER), "AerFatal31", id="error-of-the-link"
+        ),
+    ],
+)
+async def test_pipeline_fault_of_no_program_restarts_nothing_once_the_driver_needs_nothing(
+    env: PipelineEnv, finding: Finding, reason: str
+) -> None:
+    """The only holder of the GPU may be at work: nothing says that its program has failed."""
+    env.queue.submit(finding)
+    await env.condition(conditions.DEVICES_HEALTHY, reason)
     env.devices.recovery = 0
     await env.condition(conditions.DEVICES_HEALTHY, "Healthy", within=60)
     await env.nothing_restarted()

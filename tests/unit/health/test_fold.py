@@ -106,6 +106,7 @@ def test_device_that_does_not_answer_is_unknown(answers: bool | None) -> None:
         pytest.param([UNKNOWN], Health.UNKNOWN, "Xid999", id="unknown-code-is-unknown"),
         pytest.param([UNKNOWN, DRIVER_NONE], Health.DEGRADED, "Xid999", id="driver-none-licences-a-restart"),
         pytest.param([RECOMMENDS_UNKNOWN, DRIVER_NONE], Health.HEALTHY, "Healthy", id="but-not-for-its-recommendation"),
+        pytest.param([AER_FATAL, DRIVER_NONE], Health.HEALTHY, "Healthy", id="nor-for-an-error-of-the-link"),
         pytest.param([CHANGED_TO_UNKNOWN, DRIVER_NONE], Health.HEALTHY, "Healthy", id="nor-for-the-line-about-it"),
         pytest.param([STUCK], Health.DEGRADED, "ProcessStuck", id="a-suspicion-degrades"),
         pytest.param([STUCK, APP_GONE, DRIVER_NONE], Health.DEGRADED, "ProcessStuck", id="and-is-no-app-fault"),
