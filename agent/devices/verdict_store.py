@@ -53,6 +53,8 @@ class VerdictStore:
         self._folded_before = ""
         self._inventory = DeviceInventory()
         self._names: dict[str, str] = {}
+        self._places: dict[str, str] = {}
+        """The PCI addresses that GPUs had on the previous boot, by UUID, of those that NVML has not listed since."""
         self._last_faults: dict[str, float] = {}  # by ``clock``
 
     async def load(self, *, places: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -65,6 +67,7 @@ class VerdictStore:
             if known is not None:
                 state = codec.health_from_json(known)
                 self._state = fold.after_reboot(state, boot_id=self._boot_id, places=places)
+                self._places = dict(places) if state.boot_id != self._boot_id else {}
             if before is not None:
                 self._history = codec.recurrence_from_json(before)
         except codec.UNREADABLE as error:
@@ -154,7 +157,8 @@ class VerdictStore:
         here = {str(gpu.pci): gpu.uuid for gpu in inventory.gpus}
         moved = set(here.values())
         self._names = {name: uuid for name, uuid in self._names.items() if uuid not in moved} | here
-        self._state = fold.renamed(self._state, self._names)
+        back = {self._places.pop(uuid): uuid for uuid in moved & self._places.keys()}  # perhaps at other addresses
+        self._state = fold.renamed(self._state, {**back, **self._names})
         for name in self._last_faults.keys() & self._names.keys():
             seen, current = self._last_faults.pop(name), self._names[name]
             self._last_faults[current] = max(seen, self._last_faults.get(current, seen))

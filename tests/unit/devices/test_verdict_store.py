@@ -120,7 +120,15 @@ async def test_clock_set_back_delays_no_end(verdict_store: VerdictStore) -> None
     assert verdict_store.active_faults(UUID) == ()
 
 
-async def test_lost_gpu_is_missed_after_a_reboot_until_one_answers_in_its_place(store: Store) -> None:
+@pytest.mark.parametrize(
+    "there",
+    [
+        pytest.param(Gpu(uuid=DeviceId("GPU-2"), pci=PCI, index=0), id="another-in-its-place"),
+        pytest.param(Gpu(uuid=UUID, pci=PCI, index=0), id="itself"),
+        pytest.param(Gpu(uuid=UUID, pci=PciAddress.parse("0000:99:00.0"), index=0), id="itself-in-another-place"),
+    ],
+)
+async def test_lost_gpu_is_missed_after_a_reboot_until_one_answers_for_it(store: Store, there: Gpu) -> None:
     """It is no longer on the bus, so nothing else shows that the node has one less."""
     gone = dataclasses.replace(OFF_THE_BUS, kind=FindingKind.DEVICE_LOST, code="", device=DeviceLocator(uuid=UUID))
     before = NodeEnv(store=store, boot_id="boot-1").verdict_store
@@ -132,15 +140,15 @@ async def test_lost_gpu_is_missed_after_a_reboot_until_one_answers_in_its_place(
     assert after.devices() == {str(PCI)}
     assert after.verdict(str(PCI), inventory=LOST).health is Health.UNHEALTHY
 
-    other = DeviceInventory(gpus=(Gpu(uuid=DeviceId("GPU-2"), pci=PCI, index=0),), complete=True)
+    inventory = DeviceInventory(gpus=(there,), complete=True)
     answers = Finding(
         source=Source.NVML,
         kind=FindingKind.FAULT_OVER,
         code=FindingKind.DEVICE_LOST.value,
-        device=DeviceLocator(uuid=DeviceId("GPU-2"), pci=PCI),
+        device=DeviceLocator(uuid=there.uuid, pci=there.pci),
         action=ActionClass.NONE,
         observed_at=2.0,
     )
-    after.apply(answers, inventory=other)
+    after.apply(answers, inventory=inventory)
     assert after.devices() == frozenset()
-    assert after.verdict("GPU-2", inventory=other).health is Health.HEALTHY
+    assert after.verdict(there.uuid, inventory=inventory).health is Health.HEALTHY
