@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from kubemend.agent.doctor.api_rights import Right
 from kubemend.controller.certificates import keeper
 from kubemend.controller.restarts import names
 from kubemend.controller.settings import Settings
-from tests.unit.daemonset import controller_manifests, manifests, variables
+from tests.unit.daemonset import controller_manifests, manifests, roles, variables
 
 POD_IP = "10.1.2.3"
 
@@ -122,6 +123,13 @@ def test_leader_may_write_the_one_policy_that_it_keeps() -> None:
     rules = [rule for obj in objects if obj["kind"] in ("Role", "ClusterRole") for rule in obj["rules"]]
     (rule,) = [rule for rule in rules if "networkpolicies" in rule["resources"]]
     assert (rule["resourceNames"], rule["verbs"]) == ([name], ["patch"])
+
+
+def test_users_who_view_a_namespace_see_its_restarts_and_request_none() -> None:
+    role = controller_manifests.one("ClusterRole", name="kubemend-restarts-view")
+    assert role["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    seen = {Right(verb, "restarts", "restarts.kubemend.io", "") for verb in ("get", "list", "watch")}
+    assert roles.rights(role) == seen
 
 
 def variables_of(directory: Path) -> dict[str, str]:
