@@ -15,7 +15,7 @@ from kubemend.common.kernel_files import UnreadableError
 ROOT = Path(kernel_files.__file__).parents[1]
 NOT_OF_PODS = {
     "agent/actuator/hold/cgroups.py": "cgroup.events: the kernel's words and numbers",
-    "agent/app/agent.py": "the boot's id",
+    "agent/app/persisted_state.py": "the boot's id",
     "agent/clients/cri/discovery.py": "kubelet's configuration",
     "agent/doctor/kernel.py": "a number",
     "agent/health/catalog/catalog_file.py": "the package's own file, and the operator's",
