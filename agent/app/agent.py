@@ -37,9 +37,8 @@ async def run(settings: Settings) -> None:
     """Run the agent until SIGTERM or SIGINT, which may arrive at any time.
 
     Raises JournalError, CatalogError, BootIdError or ListenError when it cannot start; an ExceptionGroup is an internal
-    error.
-    Without its journal the agent cannot resume anything, so it first releases the containers that a previous agent
-    has frozen.
+    error. Without its journal the agent cannot resume anything, so it first releases the containers that a previous
+    agent has frozen.
     """
     try:
         with process.raised_priority():
