@@ -1905,6 +1905,7 @@ class Launcher:
 
         A program that has completed in the same moment, or has ended with a fatal code, must not run again.
         """
+        had_ended = False
         try:
             ran = time.monotonic() - self._began
             if self._status is None and ran >= self._policy.healthy_after:
@@ -1919,10 +1920,7 @@ class Launcher:
             if not self._stopping:
                 self._clear()
         except PermissionError as error:
-            say(f"not restarted: cannot kill what the program has started: {error}")
-            self._order, self._error = None, str(error)
-            self._enter(RUNNING)
-            return self._status
+            return self._refuse(order, error, had_ended=had_ended)
         status = self._status
         if self._stopping or status is None:  # the stop ends the program, or it has been killed
             self._order = None
@@ -1940,9 +1938,21 @@ class Launcher:
         if not (self._released or self._stopping):
             say("the agent has not released the next program in time; it is started now")
         order, self._order = self._order or order, None
-        if not self._start_again(order.reason):
-            return self._stopping
-        return None
+        try:
+            return None if self._start_again(order.reason) else self._stopping
+        except PermissionError as error:
+            return self._refuse(order, error, had_ended=had_ended)
+
+    def _refuse(self, order: Order, error: PermissionError, *, had_ended: bool) -> int | None:
+        """Report that processes cannot be killed; return the status to end with, None if the program runs on.
+
+        A program that has ended at the order's SIGTERM counts as killed: with 0, too, it has not completed.
+        """
+        say(f"not restarted: cannot kill what the program has started: {error}")
+        self._order, self._error = None, str(error)
+        self._enter(RUNNING)
+        ended_at_order = self._status is not None and order.grace and not had_ended
+        return signal.SIGKILL if ended_at_order else self._status
 
     def _terminate(self, grace: float) -> None:
         """Send SIGTERM to the program, and return when it has ended, after ``grace`` seconds, or at a stop."""
