@@ -2066,7 +2066,7 @@ class Launcher:
         if program.main and self._prepare.rpartition(":")[0] == program.main:
             raise LauncherError(f"--prepare {self._prepare} is in the program itself; move it to another module")
         try:
-            self._folder = memory_file("kubemend", bootstrap())
+            self._folder, self._log = memory_file("kubemend", bootstrap()), memory_file("kubemend-log")
             self._oom = _read("/proc/self/oom_score_adj")
             self._store = Store(_program_key(program), self._environ.get(CACHE) or CACHE_FOLDER)
             limit = cgroup_limit(_read("/proc/self/cgroup").decode("utf-8", "replace"))
@@ -2173,9 +2173,7 @@ class Launcher:
     def _start_cold(self) -> None:
         environ = dict(self._environ)
         if self._program:
-            if self._log >= 0:
-                os.close(self._log)
-            self._log = memory_file("kubemend-log")
+            os.ftruncate(self._log, 0)  # a new file could be refused; all that wrote to this one are dead
             environ = self._bootstrapped(environ, self._log)
         start = Start(self._command, environ, self._ignored, foreground=self._has_terminal)
         self._from_spare = False

@@ -1,12 +1,14 @@
 """What the kernel refuses at a restart ends no container that can go on, and never leaves two programs."""
 
+import errno
+import os
 import time
 from types import SimpleNamespace
 
 import pytest
 
 from launcher import kubemend_run
-from launcher.kubemend_run import Launcher, Order, Policy
+from launcher.kubemend_run import Launcher, Order, Policy, Program, Start
 
 UNKILLABLE = "[Errno 1] Operation not permitted"
 
@@ -39,7 +41,11 @@ def ordered(*, grace: float, status: int | None) -> Launcher:
 
 
 def refused(*_: object) -> None:
-    raise PermissionError(1, "Operation not permitted")
+    raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+def out_of_files(*_: object) -> None:
+    raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
 
 
 @pytest.mark.parametrize(("grace", "status", "ends_with"), [(0.0, 9, 9), (5.0, 0, 9), (5.0, 15, 9)])
@@ -62,3 +68,28 @@ def test_program_that_runs_on_after_such_an_order_is_not_ended() -> None:
     assert launcher._order is not None
     assert launcher._obey(launcher._order) is None
     assert launcher._phase == kubemend_run.RUNNING
+
+
+def test_restart_needs_no_further_file_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next program's imports are recorded where the former one's were, for the spare after it."""
+    log = kubemend_run.memory_file("log", b"h 1\nm torch\nd torch\n")
+    launcher = object.__new__(Launcher)
+    started: list[Start] = []
+    launcher.__dict__.update(
+        _program=Program(("train.py",)),
+        _command=["python", "train.py"],
+        _environ={},
+        _ignored=[],
+        _has_terminal=False,
+        _folder=0,
+        _log=log,
+        _begin=lambda *_: None,
+    )
+    monkeypatch.setattr(kubemend_run, "memory_file", out_of_files)
+    monkeypatch.setattr(kubemend_run, "spawn", started.append)
+    try:
+        launcher._start_cold()
+        assert launcher._records() == [""]
+        assert [each.environ["_KUBEMEND_RUN_LOG"].rpartition("/")[2] for each in started] == [str(log)]
+    finally:
+        os.close(log)
