@@ -1020,7 +1020,7 @@ class Process(NamedTuple):
 
 
 def processes(proc: str = "/proc") -> dict[int, Process]:
-    """Return all visible processes by PID."""
+    """Return all visible processes by PID. Raises OSError as ``process_of`` does."""
     found = {}
     for name in os.listdir(proc):
         if name.isdecimal():
@@ -1031,10 +1031,13 @@ def processes(proc: str = "/proc") -> dict[int, Process]:
 
 
 def process_of(pid: int, proc: str = "/proc") -> Process | None:
-    """Return the process with this PID; None if it does not exist."""
+    """Return the process with this PID; None if it does not exist, or if /proc hides it (``hidepid``).
+
+    Raises OSError if the kernel cannot tell, without a free file or memory: the process may live.
+    """
     try:
         fields = _read(f"{proc}/{pid}/stat").rpartition(b")")[2].split()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     state = fields[0].decode()
     if state == "Z" and int(fields[17]) > 1:
@@ -1057,7 +1060,7 @@ def descendants(found: dict[int, Process], root: int, without: Iterable[int] = (
 
 
 def kill(process: Process, number: int = signal.SIGKILL) -> None:
-    """Kill this process, or send it another signal, but never a later one with the same PID."""
+    """Kill this process, or send it another signal, but never a later one with the same PID. Raises OSError."""
     with contextlib.suppress(ProcessLookupError):
         try:
             handle = os.pidfd_open(process.pid)
@@ -1998,7 +2001,9 @@ class Launcher:
         ``no_spare`` is why there is none, or why the last one was dropped, and ``spare_reason`` the same for programs;
         empty if none is due yet. ``spare_memory``: bytes, 0 if they have not been checked yet.
         """
-        spare = process_of(self._spare.pid) if self._spare else None
+        spare = None
+        with contextlib.suppress(OSError):  # without its start the agent takes it for a process of the program
+            spare = process_of(self._spare.pid) if self._spare else None
         return {
             "kubemend-run": 1,
             "state": ENDING if self._stopping else self._phase,
@@ -2249,10 +2254,11 @@ class Launcher:
         What it has started before has the spare's value. The second scan finds what these have started in between.
         """
         _set_oom(spare.pid, self._oom)
-        for _ in range(2):
-            for each in descendants(processes(), spare.pid):
-                if _oom_of(each.pid) == _FIRST_KILLED:
-                    _set_oom(each.pid, self._oom)
+        with contextlib.suppress(OSError):
+            for _ in range(2):
+                for each in descendants(processes(), spare.pid):
+                    if _oom_of(each.pid) == _FIRST_KILLED:
+                        _set_oom(each.pid, self._oom)
 
     def _awaits(self, spare: Spare) -> bool:
         """Return whether a spare that has the order to start may still do so at once."""
@@ -2262,6 +2268,7 @@ class Launcher:
         """Kill all remaining processes of the program; return when they are dead, or at a stop. Raises PermissionError.
 
         A scan without results proves this only if no child ended during it: the scan could have missed its children.
+        What cannot be read for lack of files or memory may live; it is scanned again.
         If there are new ones for too long, all processes of the container are killed in one call, which none survives
         by forking: the spare, and commands that were executed in it, too.
         """
@@ -2270,21 +2277,27 @@ class Launcher:
         began, reported = time.monotonic(), False
         killed: set[tuple[int, int]] = set()
         while not self._stopping:
-            alive = self._alive()
-            if not self._reap() and not alive:
-                return
-            for process in alive:
-                kill(process)
+            alive, unread = [], ""  # type: list[Process], str
+            try:
+                alive = self._alive()
+                if not self._reap() and not alive:
+                    return
+                for process in alive:
+                    kill(process)
+            except PermissionError:
+                raise
+            except OSError as error:
+                unread = f"reading /proc: {error.strerror}"
             lasted, found = time.monotonic() - began, {(each.pid, each.started) for each in alive}
             if lasted > _LONGEST_CHASE and found - killed and os.getpid() == 1:
                 say("the program starts processes faster than they are killed: all of the container are killed")
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(-1, signal.SIGKILL)
             killed = found
-            if alive and not reported and lasted > _REPORT_UNKILLED:
+            if (alive or unread) and not reported and lasted > _REPORT_UNKILLED:
                 reported = True
-                say(f"waiting for process {alive[0].pid} to die (state {alive[0].state})")
-            if alive:
+                say("waiting for " + (unread or f"process {alive[0].pid} to die (state {alive[0].state})"))
+            if alive or unread:
                 self._turn(time.monotonic() + _RESCAN)
 
     def _alive(self) -> list[Process]:
@@ -2323,19 +2336,26 @@ class Launcher:
             if due is not None and due <= now:
                 self._start_spare()
         elif not spare.released:
-            if spare.ready and not spare.examined:
-                spare.run_freely()
-                self._examine(spare)
-                spare.announce()
-                spare.learn_at = now + self._learn_every
-            elif spare.ready and spare.learn_at <= now and self._status is None:
-                self._examine(spare)  # threads and processes that its imports have started may work on
-                self._extend(spare, now)
-            elif not spare.ready and spare.toggle_at <= now:
-                spare.toggle(now, self._options.spare_cpu / 100.0)
-                self._watch(spare)
+            try:
+                self._check(spare, now)
+            except OSError as error:
+                spare.dismiss(UNSUPPORTED, f"its processes cannot be read: {error.strerror}")
             if spare.message:
                 self._drop()
+
+    def _check(self, spare: Spare, now: float) -> None:
+        """Do what is due for a spare. Raises OSError."""
+        if spare.ready and not spare.examined:
+            spare.run_freely()
+            self._examine(spare)
+            spare.announce()
+            spare.learn_at = now + self._learn_every
+        elif spare.ready and spare.learn_at <= now and self._status is None:
+            self._examine(spare)  # threads and processes that its imports have started may work on
+            self._extend(spare, now)
+        elif not spare.ready and spare.toggle_at <= now:
+            spare.toggle(now, self._options.spare_cpu / 100.0)
+            self._watch(spare)
 
     def _extend(self, spare: Spare, now: float) -> None:
         """Have the spare import what the program has imported since the spare began."""
@@ -2475,19 +2495,21 @@ class Launcher:
     def _kill(self, spare: Spare) -> None:
         """Kill a spare and the processes that it has started, those in a group of their own, too.
 
-        They are stopped before, so that none starts another one between the last scan and its end.
+        They are stopped before, so that none starts another one between the last scan and its end. Those that cannot
+        be read are left to the next restart.
         """
         found = {(each.pid, each.started): each for each in spare.below}
-        for _ in range(_MOST_SCANS):
-            more = [each for each in self._processes_of(spare) if (each.pid, each.started) not in found]
-            for each in more:
-                with contextlib.suppress(PermissionError):
-                    kill(each, signal.SIGSTOP)
-            found.update({(each.pid, each.started): each for each in more})
-            if not more:
-                break
+        with contextlib.suppress(OSError):
+            for _ in range(_MOST_SCANS):
+                more = [each for each in self._processes_of(spare) if (each.pid, each.started) not in found]
+                found.update({(each.pid, each.started): each for each in more})
+                for each in more:
+                    with contextlib.suppress(PermissionError):
+                        kill(each, signal.SIGSTOP)
+                if not more:
+                    break
         for each in found.values():
-            with contextlib.suppress(PermissionError):
+            with contextlib.suppress(OSError):
                 kill(each)
         if spare.ended is None:
             spare.send(signal.SIGKILL)

@@ -2,13 +2,16 @@
 
 import errno
 import os
+import subprocess
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from launcher import kubemend_run
-from launcher.kubemend_run import Launcher, Order, Policy, Program, Start
+from launcher.kubemend_run import Launcher, Order, Policy, Program, Spare, Start
 
 UNKILLABLE = "[Errno 1] Operation not permitted"
 
@@ -92,4 +95,65 @@ def test_restart_needs_no_further_file_in_memory(monkeypatch: pytest.MonkeyPatch
         assert launcher._records() == [""]
         assert [each.environ["_KUBEMEND_RUN_LOG"].rpartition("/")[2] for each in started] == [str(log)]
     finally:
+        os.close(log)
+
+
+@pytest.fixture
+def unreadable(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, int]]:
+    """Errors of the kernel at the next read of a process's state, by PID."""
+    errors: dict[int, int] = {}
+    read = kubemend_run._read
+
+    def refuses(path: str) -> bytes:
+        _, proc, pid, *_ = path.split("/")
+        if proc == "proc" and pid.isdecimal() and int(pid) in errors:
+            number = errors.pop(int(pid))
+            raise OSError(number, os.strerror(number))
+        return read(path)
+
+    monkeypatch.setattr(kubemend_run, "_read", refuses)
+    yield errors
+    assert not errors
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM])
+def test_process_that_has_ended_or_is_hidden_is_none(number: int, unreadable: dict[int, int]) -> None:
+    unreadable[os.getpid()] = number
+    assert kubemend_run.process_of(os.getpid()) is None
+
+
+@pytest.mark.parametrize("number", [errno.ENFILE, errno.EMFILE, errno.ENOMEM])
+def test_process_that_cannot_be_read_is_not_taken_for_dead(number: int, unreadable: dict[int, int]) -> None:
+    """The next program would begin next to it."""
+    launcher = object.__new__(Launcher)
+    launcher.__dict__.update(_spare=None, _stopping=0, _others=[], _pid=0, _status=9, _reaps_on=False)
+    launcher.__dict__["_turn"] = lambda _: None
+    child = subprocess.Popen(["sleep", "1000"])
+    try:
+        launcher.__dict__["_others"] = [each for each in kubemend_run.processes().values() if each.pid != child.pid]
+        unreadable[child.pid] = number
+        launcher._clear()
+        assert not Path(f"/proc/{child.pid}").exists()
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_spare_whose_processes_cannot_be_read_is_dropped_without_blame(unreadable: dict[int, int]) -> None:
+    """It may use a device. An import, and the program's function for spares, are not the cause."""
+    launcher = object.__new__(Launcher)
+    dropped: list[Spare] = []
+    pipe, order, log, names = (kubemend_run.memory_file("test") for _ in range(4))
+    spare = Spare(os.getpid(), pipe, order, log, names, [], "model:prepare")
+    try:
+        spare.ready = spare.prepared = True
+        launcher.__dict__.update(_spare=spare, _options=SimpleNamespace(spare_devices="/dev/none"), _pid=0)
+        launcher.__dict__.update(_drop=lambda: dropped.append(spare), _others=[], _memory=None, _learn_every=1)
+        unreadable[os.getpid()] = errno.ENOMEM
+        launcher._tend()
+        assert dropped == [spare]
+        assert (spare.reason, spare.guilty, spare.hopeless, spare.unprepared) == ("Unsupported", False, False, False)
+        assert spare.message == "its processes cannot be read: Cannot allocate memory"
+    finally:
+        spare.close()
         os.close(log)
