@@ -2718,7 +2718,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def command() -> NoReturn:
     """Run ``main``, and end at once: a sitecustomize of the image may have started threads in this process, too."""
-    os._exit(main())
+    code: object = 1
+    try:
+        code = main()
+    except SystemExit as end:  # of argparse, which has written why
+        code = end.code
+    except BaseException:  # noqa: BLE001 - the process ends
+        sys.excepthook(*sys.exc_info())
+    finally:
+        with contextlib.suppress(OSError, AttributeError):  # it is None if it was closed before
+            sys.stdout.flush()
+        os._exit(code if isinstance(code, int) else 1)
 
 
 if __name__ == "__main__":

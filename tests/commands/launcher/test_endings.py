@@ -221,6 +221,24 @@ async def test_what_the_images_sitecustomize_starts_in_the_launcher_does_not_del
 
 
 @pytest.mark.parametrize(
+    ("option", "breaks", "code", "text"),
+    [
+        ("--no-such-option", "", 2, "unrecognized arguments: --no-such-option"),
+        ("--max-restarts=0", "    import select; del select.poll", 1, "AttributeError: module 'select' has no"),
+    ],
+    ids=["usage", "crash"],
+)
+async def test_nothing_delays_the_end_of_a_launcher_that_cannot_run_either(
+    launcher: Running, option: str, breaks: str, code: int, text: str
+) -> None:
+    launcher.environ["PYTHONPATH"] = str(launcher.folder)
+    launcher.write("sitecustomize.py", _STAYS + breaks)
+    launcher.start(option)
+    assert await launcher.ended() == code
+    assert text in launcher.stderr()
+
+
+@pytest.mark.parametrize(
     ("command", "code", "text"),
     [
         (["/no/such/program"], 127, "cannot run /no/such/program: No such file or directory"),
