@@ -10,7 +10,7 @@ container: it is restarted by another strategy, or stays as it is.
 import enum
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from kubemend.agent.restart import intents
@@ -100,6 +100,7 @@ class Launcher:
     - ``spare_reason``, ``no_spare``: why there is no spare, for programs and for people; the text is empty if none is
       due yet
     - ``code``: the exit code of the program that has ended last, while none runs
+    - ``answered``: when the answer arrived (CLOCK_MONOTONIC, seconds), until its delay is added to ``age``; then None
     """
 
     state: State
@@ -115,6 +116,7 @@ class Launcher:
     spare_memory: int = 0
     spare_reason: NoSpare = NoSpare.NOT_DUE
     others: tuple[int, ...] = ()
+    answered: float | None = field(default=None, compare=False)
 
     @property
     def spare_state(self) -> Spare:

@@ -2,7 +2,9 @@
 
 import asyncio
 import functools
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -115,7 +117,7 @@ class LauncherClient:
         )
         longest = max(timeout, _WATCH_SECONDS) + _SLACK
         try:
-            return await self._calls.call(work, owner=owner or container.id, timeout=longest)
+            return _aged(await self._calls.call(work, owner=owner or container.id, timeout=longest))
         except NoAnswerError as error:
             return LauncherUnavailable(str(error))
         except TimeoutError:
@@ -129,3 +131,9 @@ class LauncherClient:
         return LauncherAddress(
             container.pid, ContainerId(container.id), process.folder(container.runtime_env), self._processes.root
         )
+
+
+def _aged(found: Launcher) -> Launcher:
+    """Return an answer with its program's present age: a busy agent, or one that follows, reads it seconds later."""
+    delay = time.monotonic() - found.answered if found.answered is not None else 0.0
+    return replace(found, age=found.age + delay, answered=None)

@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kubemend.agent.health import cgroup_paths
@@ -174,7 +174,7 @@ def _answers(connection: socket.socket, *, passing: Passing, until: float, least
             raise NoAnswerError("the launcher's answer does not end")
         for line in lines:
             try:
-                latest = process.answer(line)
+                latest = replace(process.answer(line), answered=time.monotonic())
             except ValueError as error:
                 raise NoAnswerError(f"the launcher's answer is not valid: {str(error)[:_LONGEST_REASON]}") from None
             if not passing(latest):

@@ -1,5 +1,6 @@
 """Calls to launchers never fail, and none blocks the agent."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -89,6 +90,14 @@ async def test_the_launcher_is_asked_in_another_process_with_a_deadline() -> Non
 async def test_errors_are_reasons(error: Exception, reason: str) -> None:
     launchers, _ = client(error)
     assert await launchers.status(CONTAINER) == LauncherUnavailable(reason)
+
+
+async def test_age_of_a_program_is_that_of_now_not_of_the_answer() -> None:
+    """By it a fault of the program counts as older than the program, or not. The agent may be busy in between."""
+    launchers, _ = client(replace(HELD, age=1.0, answered=time.monotonic() - 5.0))
+    found = await launchers.status(CONTAINER)
+    assert isinstance(found, Launcher)
+    assert 6.0 <= found.age < 36.0
 
 
 async def test_a_container_without_a_process_has_no_launcher() -> None:

@@ -107,7 +107,10 @@ def test_an_answer_in_pieces_is_one(listener: Listener) -> None:
 
 def test_the_latest_answer_counts_when_the_time_is_up(listener: Listener) -> None:
     listener.answers(lambda peer: peer.sendall(LINE))
-    assert listener.ask(State.STOPPING, timeout=0.05).state is State.STOPPING
+    asked = time.monotonic()
+    found = listener.ask(State.STOPPING, timeout=0.05)
+    assert (found.state, found.answered is not None) == (State.STOPPING, True)
+    assert asked <= (found.answered or 0.0) <= time.monotonic()
 
 
 def endlessly(text: bytes) -> Callable[[socket.socket], None]:
