@@ -62,11 +62,16 @@ class _Followed:
 
 
 @dataclass(slots=True)
-class _Failures:
-    """Failures of one container's programs: the latest that was passed on, and the times of some (the loop's clock)."""
+class _Programs:
+    """What is known of one container's programs.
 
-    program: int = 0
-    times: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_FAILURES.limit))
+    ``latest`` is the number of the last one, and whether it had ended by itself. ``failed`` is the last one whose
+    failure was passed on, ``failures`` are the times of some failures (the loop's clock).
+    """
+
+    latest: tuple[int, bool] | None = None
+    failed: int = 0
+    failures: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_FAILURES.limit))
 
 
 class LauncherWatch:
@@ -108,7 +113,7 @@ class LauncherWatch:
         self._namespaces = opted_in_namespaces
         self._own_pod_uid = own_pod_uid
         self._followed: dict[ContainerId, _Followed] = {}
-        self._failures: dict[ContainerId, _Failures] = {}  # kept while it is not followed, perhaps for a moment
+        self._programs: dict[ContainerId, _Programs] = {}  # kept while it is not followed, perhaps for a moment
         self._decided: dict[ContainerId, tuple[PodView, bool]] = {}
         self._wake = asyncio.Event()
 
@@ -158,7 +163,7 @@ class LauncherWatch:
         """
         pods, before, views = self._pods.pods(), self._decided, self._events.containers()
         self._decided = {}
-        self._failures = {view.id: self._failures[view.id] for view in views if view.id in self._failures}
+        self._programs = {view.id: self._programs[view.id] for view in views if view.id in self._programs}
         for view in views:
             pod = pods.get(view.ref.pod.uid)
             if pod is None or view.state is not ContainerState.RUNNING:
@@ -214,8 +219,8 @@ class LauncherWatch:
         backoff = aio.Backoff(first=_FIRST_RETRY, limit=_LONGEST_RETRY)
         known: Launcher | None = None
         silent: LauncherUnavailable | None = None
-        life: tuple[int, bool] | None = None
-        failures = self._failures.setdefault(view.id, _Failures())
+        timed: int | None = None
+        programs = self._programs.setdefault(view.id, _Programs())
         while True:
             pod = self._pods.pods().get(view.ref.pod.uid)
             hold = self._hold(pod) if pod is not None else 0.0
@@ -232,14 +237,15 @@ class LauncherWatch:
             if process.is_news(found, known):
                 self._pass_on(view, found)
             known, silent = found, None
-            before, life = life, (found.program, found.state in _ENDED)
-            if before is None or found.program != before[0]:  # once: later the clock may have been set
+            if found.program != timed:  # once: later the clock may have been set
+                timed = found.program
                 self._started(view.id, self._now() - found.age)
-            if life != (before or (found.program, False)):
+            before, programs.latest = programs.latest, (found.program, found.state in _ENDED)
+            if programs.latest != (before or (found.program, False)):
                 self._renewed(view.id)
-            if found.state is State.FAILED and found.program > failures.program:
-                failures.program = found.program
-                if self._may_fail(view, failures.times):
+            if found.state is State.FAILED and found.program > programs.failed:
+                programs.failed = found.program
+                if self._may_fail(view, programs.failures):
                     self._failed(view, status, found)
             await asyncio.sleep(_LEAST_INTERVAL)
 

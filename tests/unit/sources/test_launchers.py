@@ -164,6 +164,22 @@ async def test_program_that_ends_by_itself_and_the_next_one_are_passed_on(
     assert env.renewed == [env.cri_env.old] * times
 
 
+async def test_program_that_began_while_its_pod_was_not_opted_in_for_a_moment_is_passed_on(env: Env) -> None:
+    """The heartbeat that it has not begun yet was the former program's."""
+    env.launchers.answers += [replace(RUNS, age=100.0)]
+    async with env.watched():
+        await eventually.true(lambda: len(env.launchers.asked) == 2)
+        pod = env.pods.pods()[POD.uid]
+        await env.pods.put(replace(pod, annotations={}))
+        await eventually.true(lambda: env.states[-1] is None)
+        await env.pods.put(pod)
+        await eventually.true(lambda: len(env.launchers.asked) == 3)
+        env.launchers.go_on(replace(RUNS, program=2, age=1.0))
+        await eventually.true(lambda: len(env.launchers.asked) == 4)
+    assert env.renewed == [env.cri_env.old]
+    assert env.started_at == [900.0, None, 999.0]
+
+
 async def test_each_programs_failure_is_passed_on_once(env: Env) -> None:
     env.launchers.answers += [FAILED, FAILED, RUNS, FAILED, SECOND]
     async with env.watched():
