@@ -6,7 +6,7 @@ A write that fails is logged and the agent continues: its state in memory remain
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -25,6 +25,8 @@ BEATING: Final = "beating"
 """Containers that have touched their heartbeat file (``agent.ports.StoredIds``)."""
 EXITS_HANDLED: Final = "exits-handled"
 """Containers of gangs whose exit has been answered (``agent.ports.StoredIds``)."""
+PROGRAMS: Final = "programs"
+"""The number of the program that each launcher has started last (``StoredNumbers``)."""
 _CURSOR: Final = "kernel-log-cursor"
 _FIRST_START: Final = "first-start"
 _CHECKED: Final = "checked"
@@ -121,6 +123,31 @@ class StoredIds:
             await self._store.save(self._key, json.dumps(sorted(ids)))
         except JournalError as error:
             log.error("stored_ids.save_failed", key=self._key, error=str(error))
+
+
+class StoredNumbers:
+    """A number for each of some containers, under a key of its own."""
+
+    def __init__(self, store: Store, key: str) -> None:
+        self._store = store
+        self._key = key
+
+    async def load(self) -> Mapping[ContainerId, int]:
+        """Return the saved numbers; none when they are unreadable."""
+        try:
+            text = await self._store.load(self._key)
+            found = json.loads(text) if text is not None else {}
+            return {ContainerId(each): int(number) for each, number in found.items()}
+        except (JournalError, AttributeError, ValueError, TypeError) as error:
+            log.warning("stored_numbers.unreadable", key=self._key, error=repr(error))
+            return {}
+
+    async def save(self, numbers: Mapping[ContainerId, int]) -> None:
+        """Save the numbers. A failure is logged: those in memory remain valid."""
+        try:
+            await self._store.save(self._key, json.dumps(dict(numbers), sort_keys=True))
+        except JournalError as error:
+            log.error("stored_numbers.save_failed", key=self._key, error=str(error))
 
 
 class BootIdError(Exception):

@@ -26,7 +26,7 @@ from kubemend.agent.app import last_resort
 from kubemend.agent.app.dead_man_switch import DeadManSwitch
 from kubemend.agent.app.node_services import NodeServices, Resources
 from kubemend.agent.app.oci_programs import OciPrograms
-from kubemend.agent.app.persisted_state import BEATING, StoredIds
+from kubemend.agent.app.persisted_state import BEATING, PROGRAMS, StoredIds, StoredNumbers
 from kubemend.agent.clients.containerd.snapshots import SnapshotClient
 from kubemend.agent.clients.cri import client, discovery
 from kubemend.agent.clients.cri.connection_drain import ConnectionDrain
@@ -216,6 +216,7 @@ class RuntimeServices:
             events=watch,
             pods=self._pods,
             launchers=self._launchers,
+            memory=StoredNumbers(self._store, PROGRAMS),
             changed=self._show_spare,
             failed=failed,
             hold=lambda pod: process.FAILED_HOLD if self._is_reported(pod) else 0.0,

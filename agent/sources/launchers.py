@@ -3,9 +3,9 @@
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
@@ -36,6 +36,8 @@ _ENDED: Final = frozenset({State.FAILED, State.RESTARTING})
 """The states of a launcher whose program has ended by itself."""
 _LEAST_INTERVAL = 0.1
 """Seconds between two questions to a launcher, which could report changes without end."""
+_SAVE_AFTER = 1.0
+"""Seconds until a program's number is stored: before that, the heartbeat of the former program is forgotten."""
 _FIRST_RETRY, _LONGEST_RETRY = 0.25, 10.0
 """Seconds until a launcher that did not answer is asked again: it may not have begun to listen."""
 
@@ -49,7 +51,14 @@ Failed = Callable[[ContainerSummary, ContainerStatus, Launcher], None]
 Started = Callable[[ContainerId, float | None], None]
 """When a container's program was started (Unix time); None: its launcher is no longer followed."""
 Renewed = Callable[[ContainerId], None]
-"""A container's program has ended by itself, or another one has begun in its place."""
+"""A container's program has ended by itself, or another one has begun in its place, perhaps while no agent ran."""
+
+
+class Memory(Protocol):
+    """Persists programs' numbers for the next agent (``agent.app.persisted_state.StoredNumbers``). Never raises."""
+
+    async def load(self) -> Mapping[ContainerId, int]: ...
+    async def save(self, numbers: Mapping[ContainerId, int], /) -> None: ...
 
 
 @dataclass(slots=True)
@@ -84,6 +93,7 @@ class LauncherWatch:
         events: ports.Events,
         pods: ports.Pods,
         launchers: ports.LauncherStates,
+        memory: Memory,
         changed: Changed,
         failed: Failed,
         hold: Callable[[PodView], float],
@@ -103,6 +113,7 @@ class LauncherWatch:
         self._events = events
         self._pods = pods
         self._launchers = launchers
+        self._memory = memory
         self._changed = changed
         self._failed = failed
         self._hold = hold
@@ -116,13 +127,17 @@ class LauncherWatch:
         self._programs: dict[ContainerId, _Programs] = {}  # kept while it is not followed, perhaps for a moment
         self._decided: dict[ContainerId, tuple[PodView, bool]] = {}
         self._wake = asyncio.Event()
+        self._to_save = asyncio.Event()
 
     async def run(self) -> None:
         """Follow indefinitely."""
+        for container, number in (await self._memory.load()).items():
+            self._programs[container] = _Programs(latest=(number, False))
         unsubscribe = self._pods.subscribe(lambda _: self._wake.set())
         try:
             async with self._events.subscribe() as changes, asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._wake_on(changes), name="container changes for launchers")
+                tasks.create_task(self._save(), name="numbers of programs")
                 await self._pods.until_synced()
                 await self._events.until_listed()
                 self._adjust(tasks)
@@ -138,6 +153,14 @@ class LauncherWatch:
         while True:
             await changes.get()
             self._wake.set()
+
+    async def _save(self) -> None:
+        while True:
+            await self._to_save.wait()
+            await asyncio.sleep(_SAVE_AFTER)
+            self._to_save.clear()
+            latest = {container: each.latest for container, each in self._programs.items()}
+            await self._memory.save({container: each[0] for container, each in latest.items() if each is not None})
 
     def _adjust(self, tasks: asyncio.TaskGroup) -> None:
         """Follow the launchers of new containers, and no longer those of containers that have ended."""
@@ -241,6 +264,8 @@ class LauncherWatch:
                 timed = found.program
                 self._started(view.id, self._now() - found.age)
             before, programs.latest = programs.latest, (found.program, found.state in _ENDED)
+            if before is None or found.program != before[0]:
+                self._to_save.set()
             if programs.latest != (before or (found.program, False)):
                 self._renewed(view.id)
             if found.state is State.FAILED and found.program > programs.failed:

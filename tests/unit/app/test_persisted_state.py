@@ -11,10 +11,12 @@ from kubemend.agent.app import agent
 from kubemend.agent.app.persisted_state import (
     BEATING,
     EXITS_HANDLED,
+    PROGRAMS,
     BootIdError,
     SourceState,
     StateCheck,
     StoredIds,
+    StoredNumbers,
     boot_id,
     watched_since,
 )
@@ -79,8 +81,23 @@ async def test_unreadable_ids_load_as_none(store: Store, text: str) -> None:
     assert await StoredIds(store, BEATING).load() == frozenset()
 
 
+async def test_saved_numbers_are_loaded_by_the_next_agent(store: Store) -> None:
+    assert await StoredNumbers(store, PROGRAMS).load() == {}
+    numbers = {ContainerId("b"): 1, ContainerId("a"): 2}
+    await StoredNumbers(store, PROGRAMS).save(numbers)
+    assert await StoredNumbers(store, PROGRAMS).load() == numbers
+
+
+@pytest.mark.parametrize("text", ["", "{", "7", "[]", '{"a": "x"}', '{"a": null}'])
+async def test_unreadable_numbers_load_as_none(store: Store, text: str) -> None:
+    await store.save(PROGRAMS, text)
+    assert await StoredNumbers(store, PROGRAMS).load() == {}
+
+
 async def test_failing_disk_is_logged(store: Store) -> None:
     store._connection.execute("DROP TABLE documents")
+    await StoredNumbers(store, PROGRAMS).save({ContainerId("a"): 1})
+    assert await StoredNumbers(store, PROGRAMS).load() == {}
     await StoredIds(store, BEATING).save(frozenset({ContainerId("a")}))
     assert await StoredIds(store, BEATING).load() == frozenset()
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import grpc
@@ -53,6 +53,20 @@ class Launchers:
 
 
 @dataclass
+class Memory:
+    """The numbers of programs from a previous agent, and those saved now."""
+
+    known: Mapping[ContainerId, int] = field(default_factory=dict)
+    saved: list[Mapping[ContainerId, int]] = field(default_factory=list)
+
+    async def load(self) -> Mapping[ContainerId, int]:
+        return self.known
+
+    async def save(self, numbers: Mapping[ContainerId, int]) -> None:
+        self.saved.append(numbers)
+
+
+@dataclass
 class Env:
     """A pod with a container whose command is the launcher, and what the watch has passed on."""
 
@@ -63,6 +77,7 @@ class Env:
     failed: list[tuple[ContainerSummary, str, Launcher]] = field(default_factory=list)
     started_at: list[float | None] = field(default_factory=list)
     renewed: list[ContainerId] = field(default_factory=list)
+    memory: Memory = field(default_factory=Memory)
     fails: bool = False
 
     def changed(self, container: ContainerRef, launcher: Launcher | LauncherUnavailable | None) -> None:
@@ -91,6 +106,7 @@ class Env:
             events=self.cri_env.watch,
             pods=self.pods,
             launchers=self.launchers,
+            memory=self.memory,
             changed=self.changed,
             failed=self.has_failed,
             hold=lambda pod: FAILED_HOLD if pod.gang is not None else 0.0,
@@ -178,6 +194,31 @@ async def test_program_that_began_while_its_pod_was_not_opted_in_for_a_moment_is
         await eventually.true(lambda: len(env.launchers.asked) == 4)
     assert env.renewed == [env.cri_env.old]
     assert env.started_at == [900.0, None, 999.0]
+
+
+@pytest.mark.parametrize(
+    ("known", "found", "times"), [(None, 2, 0), (1, 2, 1), (2, 2, 0)], ids=["no-agent-before", "another", "the-same"]
+)
+async def test_program_that_began_while_no_agent_ran_is_passed_on(
+    env: Env, known: int | None, found: int, times: int
+) -> None:
+    """The previous agent has seen the former program's heartbeat, and remembers the container."""
+    env.memory.known = {env.cri_env.old: known} if known is not None else {}
+    env.launchers.answers += [replace(RUNS, program=found)]
+    async with env.watched():
+        await eventually.true(lambda: len(env.launchers.asked) == 2)
+    assert env.renewed == [env.cri_env.old] * times
+
+
+async def test_number_of_each_program_is_left_to_the_next_agent(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launchers, "_SAVE_AFTER", 0.0)
+    env.memory.known = {ContainerId("ended"): 5}
+    env.launchers.answers += [RUNS]
+    async with env.watched():
+        await eventually.true(lambda: env.memory.saved == [{env.cri_env.old: 1}])
+        await eventually.true(lambda: len(env.launchers.asked) == 2)
+        env.launchers.go_on(READY, replace(RUNS, program=2))
+        await eventually.true(lambda: env.memory.saved == [{env.cri_env.old: 1}, {env.cri_env.old: 2}])
 
 
 async def test_each_programs_failure_is_passed_on_once(env: Env) -> None:
