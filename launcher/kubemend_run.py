@@ -1185,10 +1185,13 @@ def spawn(start: Start) -> int:
 
     Raises LauncherError.
     """
+    files: tuple[int, ...] = ()
     try:
-        reader, writer = os.pipe()
+        reader, writer = files = os.pipe()
         launcher, pid = os.getpid(), os.fork()
     except OSError as error:
+        for each in files:
+            os.close(each)
         raise LauncherError(f"cannot start a process: {error}", 126) from None
     if pid == 0:
         _become(start, launcher, errors=writer)
@@ -2442,27 +2445,27 @@ class Launcher:
     def _spawn_spare(self, records: Sequence[str]) -> Spare:
         main = self._program.main if self._program else ""
         todo = self._plan(records)
-        names = memory_file("kubemend-names")
-        _write_list(names, [*succeeded(records, self._store.known), *todo])
-        log = memory_file("kubemend-log")
-        status, report = os.pipe()
-        order, release = os.pipe()
-        os.set_blocking(status, False)
-        given = {"STATUS": str(report), "RELEASE": str(order), "NAMES": _file_path(names), "MAIN": main}
-        given["DEVICES"], given["PIPE"] = self._options.spare_devices, _pipe_name(status)
-        if self._prepare and self._program:
-            given["PREPARE"] = _found_in(self._prepare, self._program)
-        environ = self._bootstrapped(self._environ, log)
-        environ.update({_PREFIX + key: value for key, value in given.items()})
-        try:
+        with contextlib.ExitStack() as its, contextlib.ExitStack() as ours:  # ours stay open if the spare begins
+            names = memory_file("kubemend-names")
+            ours.callback(os.close, names)
+            _write_list(names, [*succeeded(records, self._store.known), *todo])
+            log = memory_file("kubemend-log")
+            ours.callback(os.close, log)
+            status, report = os.pipe()
+            ours.callback(os.close, status)
+            its.callback(os.close, report)
+            order, release = os.pipe()
+            ours.callback(os.close, release)
+            its.callback(os.close, order)
+            os.set_blocking(status, False)
+            given = {"STATUS": str(report), "RELEASE": str(order), "NAMES": _file_path(names), "MAIN": main}
+            given["DEVICES"], given["PIPE"] = self._options.spare_devices, _pipe_name(status)
+            if self._prepare and self._program:
+                given["PREPARE"] = _found_in(self._prepare, self._program)
+            environ = self._bootstrapped(self._environ, log)
+            environ.update({_PREFIX + key: value for key, value in given.items()})
             pid = spawn(Start(self._command, environ, self._ignored, (report, order)))
-        except LauncherError:
-            for file in (status, release, log, names):
-                os.close(file)
-            raise
-        finally:
-            os.close(report)
-            os.close(order)
+            ours.pop_all()
         _set_oom(pid, _FIRST_KILLED)
         return Spare(pid, status, release, log, names, todo, self._prepare)
 

@@ -1,6 +1,7 @@
 """What the kernel refuses at a restart ends no container that can go on, and never leaves two programs."""
 
 import errno
+import itertools
 import os
 import subprocess
 import time
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from launcher import kubemend_run
-from launcher.kubemend_run import Launcher, Order, Policy, Program, Spare, Start
+from launcher.kubemend_run import Known, Launcher, LauncherError, Order, Policy, Program, Spare, Start
 
 UNKILLABLE = "[Errno 1] Operation not permitted"
 
@@ -157,3 +158,30 @@ def test_spare_whose_processes_cannot_be_read_is_dropped_without_blame(unreadabl
     finally:
         spare.close()
         os.close(log)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "allowed"),
+    [(kubemend_run, "memory_file", 1), (os, "pipe", 0), (os, "pipe", 1), (os, "pipe", 2), (os, "fork", 0)],
+)
+def test_spare_that_cannot_be_started_leaves_no_file_open(
+    owner: object, name: str, allowed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each program would leave some, until there is none for a restart."""
+    launcher = object.__new__(Launcher)
+    launcher.__dict__.update(
+        _program=Program(("train.py",)),
+        _store=SimpleNamespace(known=Known()),
+        _options=SimpleNamespace(spare_skip=(), spare_devices=""),
+        _prepare="",
+        _command=["/no/such/program"],
+        _environ={},
+        _ignored=[],
+        _folder=0,
+    )
+    call, calls = getattr(owner, name), itertools.count()
+    monkeypatch.setattr(owner, name, lambda *given: call(*given) if next(calls) < allowed else out_of_files())
+    before = sorted(Path("/proc/self/fd").iterdir())
+    with pytest.raises((OSError, LauncherError), match="Too many open files in system"):
+        launcher._spawn_spare(["h 1"])
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
