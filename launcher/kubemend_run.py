@@ -539,6 +539,7 @@ _MOST_ORPHANS, _MOST_SCANS = 256, 10  # for those of a spare that is dropped
 _TRIES = 5  # spares for one run of the program
 _MOST_FAILED_FROM_SPARE = 2  # programs in a row
 _LONGEST_START = 60.0  # of the program's interpreter
+_LONGEST_EXEC = 5.0  # that the launcher waits for: signals and the agent wait with it
 _SETTLED = 1.0
 _LEARN_EVERY = 10.0
 _MOST_NAMES = _MOST_RECORDED
@@ -1183,7 +1184,8 @@ class Start(NamedTuple):
 def spawn(start: Start) -> int:
     """Start a program in a process group of its own, which the kernel kills when this process ends; return its pid.
 
-    Raises LauncherError.
+    A program whose file has not been read after five seconds, as on a file system that hangs, counts as started: a
+    signal ends it, and an error is exit code 127. Raises LauncherError.
     """
     files: tuple[int, ...] = ()
     try:
@@ -1198,7 +1200,9 @@ def spawn(start: Start) -> int:
     os.close(writer)
     with contextlib.suppress(OSError):  # the child does this, too, and may have been faster
         os.setpgid(pid, pid)
-    failed = os.read(reader, 16)
+    waiting = select.poll()
+    waiting.register(reader, select.POLLIN)
+    failed = os.read(reader, 16) if waiting.poll(_LONGEST_EXEC * 1000.0) else b""
     os.close(reader)
     if failed:
         os.waitpid(pid, 0)
@@ -1220,12 +1224,16 @@ def _become(start: Start, launcher: int, errors: int) -> NoReturn:
             _give_terminal(os.getpid())
         for each in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTTOU):  # Python ignores two, the launcher one
             signal.signal(each, signal.SIG_DFL)
+        for each in signal.valid_signals():  # the handler would take a signal that comes before the program
+            if signal.getsignal(each) is _note:
+                signal.signal(each, signal.SIG_DFL)
         for number in start.ignored:
             signal.signal(number, signal.SIG_IGN)
         for file in start.inherited:
             os.set_inheritable(file, True)  # noqa: FBT003
         os.execvpe(start.command[0], list(start.command), start.environ)
     except OSError as error:
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # the launcher may wait no more
         os.write(errors, str(error.errno).encode())
     finally:
         os._exit(127)

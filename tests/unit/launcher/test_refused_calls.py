@@ -3,6 +3,7 @@
 import errno
 import itertools
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -185,3 +186,44 @@ def test_spare_that_cannot_be_started_leaves_no_file_open(
     with pytest.raises((OSError, LauncherError), match="Too many open files in system"):
         launcher._spawn_spare(["h 1"])
     assert sorted(Path("/proc/self/fd").iterdir()) == before
+
+
+@pytest.fixture
+def slow_exec(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
+    """Two pipes' ends: ``exec`` writes to the first one when it begins, waits for the end of the second one, and fails.
+
+    A launcher would wait 0.1 s for it.
+    """
+    (begun, begins), (gate, end) = os.pipe(), os.pipe()
+
+    def execvpe(*_: object) -> None:
+        os.close(end)
+        os.write(begins, b"x")
+        os.read(gate, 1)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    monkeypatch.setattr(os, "execvpe", execvpe)
+    monkeypatch.setattr(kubemend_run, "_LONGEST_EXEC", 0.1)
+    before = signal.signal(signal.SIGTERM, kubemend_run._note)
+    try:
+        yield begun, end
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        for each in (begun, begins, gate):
+            os.close(each)
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 128 + signal.SIGTERM), (None, 127)], ids=["stop", "error"])
+def test_start_from_a_file_system_that_hangs_is_not_waited_for(
+    slow_exec: tuple[int, int], sent: int | None, code: int
+) -> None:
+    """The launcher passes signals on, which its handler in the new process does not take, and answers the agent."""
+    begun, end = slow_exec
+    pid = kubemend_run.spawn(Start(["/hung/python"], {}))
+    try:
+        assert os.read(begun, 1) == b"x"
+        if sent is not None:
+            os.kill(pid, sent)
+    finally:
+        os.close(end)
+    assert kubemend_run.exit_code(os.waitpid(pid, 0)[1]) == code
