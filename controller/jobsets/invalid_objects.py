@@ -53,10 +53,11 @@ class Others:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """A Job and its JobSet's UID. A JobSet owns only Jobs in its own namespace: others could be forged."""
+    """A Job, and its JobSet's UID and name. A JobSet owns only Jobs in its own namespace: others could be forged."""
 
     namespace: str
     owner: str
+    jobset: str
     job: ChildJob
 
     @property
@@ -102,13 +103,14 @@ def version(seen: Seen) -> str:
     return seen.resource_version
 
 
-def owner(obj: Mapping[str, Any]) -> str:
-    """Return the UID of the JobSet that controls an object; "" if none does."""
+def owner(obj: Mapping[str, Any]) -> tuple[str, str]:
+    """Return UID and name of the JobSet that controls an object; ("", "") if none does."""
     for each in obj["metadata"].get("ownerReferences") or ():
         if each.get("controller"):
             group = str(each["apiVersion"]).partition("/")[0]
-            return str(each["uid"]) if (group, each["kind"]) == (GROUP, model.KIND) else ""
-    return ""
+            is_jobset = (group, each["kind"]) == (GROUP, model.KIND)
+            return (str(each["uid"]), str(each["name"])) if is_jobset else ("", "")
+    return "", ""
 
 
 def is_same_job(one: ChildJob, other: ChildJob) -> bool:

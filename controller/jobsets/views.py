@@ -254,13 +254,13 @@ class Views:
 
     def _owned(self, obj: Mapping[str, Any]) -> Owned | None:
         """Return a Job with its owner; None if no JobSet owns it, or only one of another controller."""
-        whose = invalid_objects.owner(obj)
+        whose, jobset = invalid_objects.owner(obj)
         if not whose or whose in self._others:
             return None
         job = reading.job(obj)
         if job.template is not None:
             job = replace(job, template=self._texts.shared(job.template))
-        return Owned(obj["metadata"]["namespace"], whose, job)
+        return Owned(obj["metadata"]["namespace"], whose, jobset, job)
 
     def _jobset_changed(self, uid: str, before: Seen | None, after: Seen | None) -> None:
         if isinstance(before, Others) and self._in_place_elsewhere.get((before.namespace, before.name)) == uid:
@@ -298,6 +298,7 @@ class Views:
             if not of_owner:
                 self._jobs.pop(before.owner, None)
             self._changed(before.owner)
+            self._child_gone(before.namespace, before.jobset)  # a former JobSet's Job blocks one of the same name
         if after is None or after.owner in self._others:
             return
         self._jobs.setdefault(after.owner, {})[uid] = after

@@ -214,7 +214,7 @@ class Writer:
             found = await self._api.get(_job_path(jobset.namespace, name))
         except errors.NotFoundError:
             raise OutdatedViewError(f"Job {jobset.namespace}/{name} was just deleted") from error
-        if invalid_objects.owner(found) != jobset.uid:
+        if invalid_objects.owner(found)[0] != jobset.uid:
             raise error
         self._views.wrote_job(found)
         raise OutdatedViewError(f"Job {jobset.namespace}/{name} exists already") from error

@@ -204,7 +204,7 @@ class ScenarioEnv:
             jobs={
                 each["metadata"]["name"]: each["metadata"]["resourceVersion"]
                 for each in await self._list("jobs")
-                if invalid_objects.owner(each) == uid
+                if invalid_objects.owner(each)[0] == uid
             },
             services={each["metadata"]["name"] for each in await self._list("services")},
             restarts=[objects.parse(each) for each in await self._list("restarts")],

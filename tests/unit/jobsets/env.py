@@ -89,6 +89,7 @@ class Leader:
         parallel: int = 50,
         name: str = "one",
         intervals: Intervals = HASTE,
+        backoff: Callable[[], aio.Backoff] = lambda: aio.Backoff(first=0.02, limit=0.2),
     ) -> None:
         self.api = api
         self.reports: list[ComponentStatus] = []
@@ -104,7 +105,7 @@ class Leader:
             parallel=parallel,
             tainted=lambda: tuple(self.tainted),
             intervals=intervals,
-            backoff=lambda: aio.Backoff(first=0.02, limit=0.2),
+            backoff=backoff,
         )
 
     @contextlib.asynccontextmanager

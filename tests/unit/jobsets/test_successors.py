@@ -3,6 +3,7 @@
 import contextlib
 import functools
 
+from kubemend.common import aio
 from kubemend.common.kube import client, errors, paths
 from kubemend.controller.jobset.children import naming
 from kubemend.controller.jobsets.running import JobSets
@@ -39,6 +40,21 @@ async def test_successor_recreates_objects_left_by_deleted_jobset(env: JobSetEnv
             with contextlib.suppress(errors.NotFoundError):  # a claim waits for the controller that protects it
                 await env.api.patch(left, {"metadata": {"finalizers": None}}, content_type=client.Patch.MERGE)
             await eventually.true(functools.partial(owned, env, left, by=uid))
+
+
+async def test_successor_creates_a_job_as_soon_as_its_predecessors_is_gone(env: JobSetEnv, leader: Leader) -> None:
+    """Its tries fail until then, with waits of up to 30 s."""
+    patient = Leader(leader.api, backoff=lambda: aio.Backoff(first=3600.0, limit=3600.0))
+    async with patient.leading():
+        await env.create(builders.jobset())
+        former = await env.until_jobs(2)
+        await env.api.delete(f"{env.all_jobsets}/train", options={"propagationPolicy": "Background"})
+        made = await env.create(builders.jobset())
+        refused = {"write": "CreateJob", "result": "conflict"}
+        await eventually.true(lambda: patient.metric("kubemend_jobset_writes_total", **refused) == len(former))
+        for name in former:
+            await env.api.delete(f"{env.all_jobs}/{name}", options={"propagationPolicy": "Background"})
+            await eventually.true(functools.partial(owned, env, f"{env.all_jobs}/{name}", by=made["metadata"]["uid"]))
 
 
 async def test_jobset_given_to_another_controller_is_left_alone(env: JobSetEnv, leader: Leader) -> None:
