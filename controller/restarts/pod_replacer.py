@@ -285,7 +285,7 @@ class PodReplacer:
                 found = await client.get_by_uid(self._api, path, uid=uid)
                 body = _taken_back(found, unfinished, now=self._clock()) if found is not None else None
                 if body is not None:
-                    await self._api.patch_status(path, body)
+                    await self._take_back(path, body)
             except (errors.ApiUnavailableError, errors.ConflictError) as error:
                 log.warning("recreation.delayed", pod=str(pod), error=str(error))
                 await backoff.wait()
@@ -293,6 +293,19 @@ class PodReplacer:
             except errors.KubeError as error:  # it is gone, or being deleted
                 log.info("recreation.not_restored", pod=str(pod), error=str(error))
             return
+
+    async def _take_back(self, path: str, body: dict[str, Any]) -> None:
+        """Take a mark back, or at least give the finalizer back: without that, a Job could run a success again.
+
+        While controllers are upgraded, the admission policy of the version before may accept the finalizer only as long
+        as the pod is marked. Kubernetes resets the mark after two minutes.
+        """
+        try:
+            await self._api.patch_status(path, body)
+        except errors.ForbiddenError:
+            if "finalizers" not in body["metadata"] or "status" not in body:
+                raise
+            await self._api.patch_status(path, {"metadata": body["metadata"]})
 
 
 def _types(wanted: Recreate) -> list[str]:

@@ -198,6 +198,28 @@ async def test_pod_whose_deletion_is_refused_gets_its_jobs_finalizer_back(tenant
         await eventually.true(env.is_tracked)
 
 
+async def test_finalizer_comes_back_though_an_older_admission_policy_keeps_the_mark(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tenant) as env:
+        await env.belongs_to_a_job()
+        patch = env.api.patch_status
+
+        async def older_policy(path: str, body: dict[str, Any]) -> dict[str, Any]:
+            marks = [each["status"] for each in body.get("status", {}).get("conditions", ())]
+            if "finalizers" in body["metadata"] and "False" in marks:
+                raise errors.ForbiddenError("the controller changes the Job's finalizer only of marked pods")
+            return await patch(path, body)
+
+        monkeypatch.setattr(env.api, "patch_status", older_policy)
+        env.faults.fail_next(1, status=403, method="DELETE")
+        env.pod_replacer.recreate(env.wanted)
+        assert await env.next() is Outcome.REFUSED
+        await eventually.true(lambda: not env.pod_replacer._active)
+        assert await env.is_tracked()
+        assert await env.mark() == ("True", "NodeLost")
+
+
 async def test_pod_that_is_no_longer_to_be_deleted_gets_its_jobs_finalizer_back(tenant: Tenant) -> None:
     async with running(tenant, stale=1.0) as env:
         await env.belongs_to_a_job()
