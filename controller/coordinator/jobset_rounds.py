@@ -141,18 +141,23 @@ class OurJobSets:
     def policy(self, gang: GangKey) -> "GangPolicy | None":
         """Return the limits of a gang's JobSet for its rounds; None if it sets none, as kubemend does not manage it.
 
-        A JobSet that upstream's controller restarts in place is closed.
+        A JobSet that upstream's controller restarts in place is closed, and so is one that cannot be read: it may be
+        suspended, or have used up its restarts.
         """
+        if gang.kind != model.KIND:
+            return None
         jobset = self._of(gang)
-        elsewhere = gang.kind == model.KIND and self._jobsets.is_restarted_elsewhere(gang.namespace, gang.name)
-        if jobset is None and not elsewhere:
+        is_invalid = self._jobsets.is_invalid(gang.namespace, gang.name)
+        if jobset is None and not is_invalid and not self._jobsets.is_restarted_elsewhere(gang.namespace, gang.name):
             return None
         from kubemend.controller.jobset.policy import (
             in_place,  # imported only once there is a JobSet that needs it
         )
 
         if jobset is None:
-            return in_place.GangPolicy(closed=in_place.Closed.RESTARTED_ELSEWHERE)
+            return in_place.GangPolicy(
+                closed=in_place.Closed.INVALID if is_invalid else in_place.Closed.RESTARTED_ELSEWHERE
+            )
         return in_place.policy(self._jobsets.observe(jobset))
 
     def owner(self, gang: GangKey) -> Owner | None:

@@ -84,6 +84,10 @@ class JobSets:
         """Return the managed JobSet with this name."""
         return self._views.by_name(namespace, name)
 
+    def is_invalid(self, namespace: str, name: str) -> bool:
+        """Return whether the JobSet with this name is managed and cannot be read."""
+        return self._views.is_invalid(namespace, name)
+
     def is_restarted_elsewhere(self, namespace: str, name: str) -> bool:
         """Return whether another controller restarts the pods of the JobSet with this name in place."""
         return self._views.is_restarted_elsewhere(namespace, name)

@@ -121,6 +121,10 @@ class Views:
         found = self.jobset(self._by_name.get((namespace, name), ""))
         return found if isinstance(found, JobSet) else None
 
+    def is_invalid(self, namespace: str, name: str) -> bool:
+        """Return whether the JobSet with this name is managed and cannot be read."""
+        return isinstance(self.jobset(self._by_name.get((namespace, name), "")), InvalidObject)
+
     def is_restarted_elsewhere(self, namespace: str, name: str) -> bool:
         """Return whether another controller restarts the pods of the JobSet with this name in place."""
         return (namespace, name) in self._in_place_elsewhere

@@ -44,6 +44,7 @@ class Closed(enum.StrEnum):
     FAILED = "Failed"
     SUSPENDED = "Suspended"
     RECREATING = "Recreating"
+    INVALID = "Invalid"
     RESTARTED_ELSEWHERE = "Restarted in place by its own controller"
 
 

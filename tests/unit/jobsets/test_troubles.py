@@ -225,11 +225,14 @@ async def test_forbidden_list_is_reported_and_no_jobsets_known(env: JobSetEnv, l
 
 async def test_invalid_jobset_is_reported_and_others_run(env: JobSetEnv, leader: Leader) -> None:
     env.server.rewrite = with_an_unknown_suspension
-    async with leader.leading():
+    async with leader.leading() as jobsets:
         await env.create(builders.jobset("broken", suspend=True))
         await env.create(builders.jobset("train"))
         await env.until_event("Invalid")
         assert {name.partition("-")[0] for name in await env.until_jobs(2)} == {"train"}
+        assert jobsets.is_invalid(env.namespace, "broken")
+        assert not jobsets.is_invalid(env.namespace, "train")
+        assert not jobsets.is_invalid("other", "broken")
 
 
 def with_an_unknown_suspension(text: bytes) -> bytes:

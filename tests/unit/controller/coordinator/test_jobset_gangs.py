@@ -37,6 +37,7 @@ class JobSetsHere:
         self.book: RoundBook | None = None
         self.left_nodes: list[str] = []
         self.restarted_elsewhere = False
+        self.invalid = False
         self._now = now
         self._listeners: list[Callable[[str, str], None]] = []
 
@@ -49,6 +50,9 @@ class JobSetsHere:
     def find(self, namespace: str, name: str) -> JobSet | None:
         found = self.jobset
         return found if found is not None and (found.namespace, found.name) == (namespace, name) else None
+
+    def is_invalid(self, namespace: str, name: str) -> bool:
+        return self.invalid and (namespace, name) == (GANG.namespace, GANG.name)
 
     def is_restarted_elsewhere(self, namespace: str, name: str) -> bool:
         return self.restarted_elsewhere and (namespace, name) == (GANG.namespace, GANG.name)
@@ -267,6 +271,17 @@ async def test_suspended_jobset_begins_no_round() -> None:
         env.coordinator_env.restarts.asked(request("please"))
         await until(lambda: "team/please" in env.coordinator_env.restarts.statuses)
         assert env.coordinator_env.restarts.statuses["team/please"]["phase"] == "Refused"
+
+
+async def test_jobset_that_a_new_leader_cannot_read_begins_no_round() -> None:
+    """It may have used up its maxRestarts, or be suspended."""
+    env = JobSetGangEnv(managed=False)
+    env.here.invalid = True
+    async with env.coordinator_env.leading() as coordinator:
+        env.coordinator_env.fails(coordinator, 0)
+        answer = await env.answer()
+        assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "JobSetClosed")
+        assert answer.detail == "the JobSet of gang team/JobSet/js is invalid"
 
 
 @pytest.mark.parametrize("reason", ["suspended", "gone", "completed", "recreating"])
