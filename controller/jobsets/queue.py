@@ -15,7 +15,9 @@ log = structlog.get_logger(__name__)
 _SETTLE_SECONDS: Final = 0.02
 _PAUSE_SECONDS: Final = 0.1
 _REFUSED_SECONDS: Final = 1.0
-_PARALLEL: Final = 16
+
+PARALLEL: Final = 16
+"""JobSets that are reconciled at once. The alert KubemendJobSetsWait has this number, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class Queue:
         *,
         intervals: Intervals | None = None,
         backoff: Callable[[], aio.Backoff] = lambda: aio.Backoff(first=0.05, limit=30.0),
-        parallel: int = _PARALLEL,
+        parallel: int = PARALLEL,
         rest: Callable[[str], float] = lambda _: 0.0,
     ) -> None:
         """``reconcile`` returns after how many seconds to reconcile again without a change; None: not needed.

@@ -55,6 +55,7 @@ SET: Final[Mapping[tuple[str, str], set[str]]] = {
     ("kubemend_gang_decisions_total", "kind"): values(facts.Kind),
     ("kubemend_gang_decisions_total", "reason"): values(facts.Reason),
     ("kubemend_hub_refused_total", "reason"): values(refusals.Reason),
+    ("kubemend_jobset_reconcile_seconds_count", "step"): {"decide", "whole"},
     ("kubemend_component_ready", "part"): parts("agent") | parts("controller"),
     ("kubemend_component_ready", "component"): {"agent", "controller"},
     ("up", "component"): {"agent", "controller"},

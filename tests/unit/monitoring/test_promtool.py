@@ -129,6 +129,20 @@ TRIALS: Final = (
         {"reason": "NoProgress"},
     ),
     Trial(
+        "KubemendJobSetsWait",
+        {
+            'kubemend_jobset_queue_depth{pod="c-1"}': "16x10 17x60",
+            # One that stands by, and one that leads where no JobSets exist.
+            'kubemend_component_ready{component="controller",part="jobsets",pod="c-2"}': OFF,
+            'kubemend_controller_leads{pod="c-2"}': OFF,
+            'kubemend_jobset_reconcile_seconds_count{step="whole",pod="c-2"}': "7x70",
+            'kubemend_component_ready{component="controller",part="jobsets",pod="c-3"}': "0x70",
+            'kubemend_controller_leads{pod="c-3"}': "1x70",
+            'kubemend_jobset_reconcile_seconds_count{step="whole",pod="c-3"}': "0x70",
+        },
+        POD,
+    ),
+    Trial(
         "KubemendInternalError",
         {'kubemend_contained_failures_total{pod="c-1",part="gang"}': GROWS},
         {**POD, "part": "gang"},
@@ -201,6 +215,15 @@ def test_every_alert_is_tried() -> None:
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.alert)
 def test_alert_fires_on_its_cause(trial: Trial, tmp_path: Path) -> None:
     check(tried(trial), tmp_path)
+
+
+def test_jobsets_wait_while_the_leader_that_ran_them_does_not_receive_them(tmp_path: Path) -> None:
+    series = {
+        'kubemend_component_ready{component="controller",part="jobsets",pod="c-1"}': OFF,
+        'kubemend_controller_leads{pod="c-1"}': "1x70",
+        'kubemend_jobset_reconcile_seconds_count{step="whole",pod="c-1"}': "7x70",
+    }
+    check(tried(Trial("KubemendJobSetsWait", series, POD), quiet=("9m", "24m")), tmp_path)
 
 
 @pytest.mark.parametrize(

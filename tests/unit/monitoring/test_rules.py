@@ -10,6 +10,7 @@ import yaml
 from hack import monitoring
 from hack.monitoring import ROOT
 from kubemend.controller import metrics
+from kubemend.controller.jobsets import queue
 from kubemend.controller.rounds.states import Limits
 from tests.unit.monitoring.component import ALERTS, RECORDINGS, Alert
 from tests.unit.monitoring.promql import matchers
@@ -75,6 +76,11 @@ def test_a_round_is_stuck_only_after_the_longest_one_is_over() -> None:
 def test_long_hold_alert_waits_for_the_agents_own_timeout() -> None:
     (held,) = [each for each in ALERTS if each.name == "KubemendContainersHeldLong"]
     assert seconds(held.wait) > Limits().hold + Limits().recreated
+
+
+def test_jobsets_wait_if_more_are_due_than_are_reconciled_at_once() -> None:
+    (wait,) = [each for each in ALERTS if each.name == "KubemendJobSetsWait"]
+    assert re.findall(r"kubemend_jobset_queue_depth > (\d+)", wait.expr) == [str(queue.PARALLEL)]
 
 
 def test_slow_is_between_two_buckets() -> None:
