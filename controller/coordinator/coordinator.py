@@ -72,7 +72,7 @@ class GangCoordinator:
                 aio.spawn_eternal(tasks, self._tidy(), name="tidy")
                 aio.spawn_eternal(tasks, gc_schedule.collect(is_busy=self._is_busy), name="garbage")
                 others = await self._resume_previous()
-                self._restore_left_out()
+                self._take_over_pods()
                 self.ready.set()
                 tasks.create_task(self._resume_others(others), name="rounds that can wait")
                 while True:
@@ -86,11 +86,13 @@ class GangCoordinator:
             while not self._spawned.empty():
                 self._spawned.get_nowait()[0].close()
 
-    def _restore_left_out(self) -> None:
-        """Have Jobs count the pods again that a previous leader marked and did not delete."""
+    def _take_over_pods(self) -> None:
+        """Have Jobs count pods again that a former leader marked and did not delete; taint nodes that others leave."""
         of_gang = self._dependencies.members.of_gang
         for member in [each for gang in self._dependencies.members.gangs() for each in of_gang(gang).values()]:
             self._restore_if_left_out(member)
+            if code := member.device_failure:
+                self._dependencies.jobsets.left(member.gang, node=member.node, code=code, pod=member.pod.uid)
 
     def _restore_if_left_out(self, member: Member) -> None:
         if member.left_out and members.bar(member, namespaces=self._dependencies.policy.namespaces) is None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from kubemend.common import exit_codes, gangs, targets
+from kubemend.common import conditions, exit_codes, gangs, targets
 from kubemend.common.kube import timestamps
 from kubemend.controller.gangs import job_accounting
 from kubemend.controller.model.members import Member, NodeName, Owner, PodPhase, PodRef, PodUid
@@ -59,6 +59,8 @@ _RECREATES: Final = _NAME_AT_RANDOM | {
 """Kinds whose controllers create a new pod for one that was deleted. Of another kind that is unknown: a workflow's step
 fails, for example, and no other pod takes its place."""
 _LONGEST_KIND: Final = 100
+_LONGEST_CODE: Final = 64
+"""Characters kept of a fault's code: one more than a taint's value can have."""
 
 
 class Bar(enum.Enum):
@@ -111,6 +113,7 @@ def _member(pod: Mapping[str, Any], gang: gangs.GangKey) -> Member:
         targets=_targets(spec, meta.get("annotations") or {}),
         gang_uid=_gang_uid(gang, labels, owner),
         left_out=job_accounting.is_left_out(pod),
+        device_failure=_device_failure(status) if meta.get("deletionTimestamp") else "",
     )
 
 
@@ -195,6 +198,14 @@ def _gang_uid(gang: gangs.GangKey, labels: Mapping[str, str], owner: Owner | Non
     if gang.kind == "JobSet":
         return labels.get(gangs.JOBSET_UID) or ""
     return owner.uid if owner is not None else ""
+
+
+def _device_failure(status: Mapping[str, Any]) -> str:
+    """Return the code with which a pod was marked for a device's failure; "" if it was not (``pod_replacer``)."""
+    for each in status.get("conditions") or ():
+        if each.get("type") == conditions.DEVICE_FAILURE and each.get("status") == "True":
+            return str(each.get("reason") or "")[:_LONGEST_CODE]
+    return ""
 
 
 def _phase(text: str | None) -> PodPhase:

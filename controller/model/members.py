@@ -44,7 +44,8 @@ class Member:
     (``common.targets``); none if that is not known. ``gang_uid`` is the UID of the object that the gang is named after
     (its JobSet or Job; if only a label forms the gang, the pod's controller): another object of the same name is
     another gang. Empty if it is not known. ``left_out``: its Job would not count its end
-    (``controller.gangs.job_accounting.is_left_out``).
+    (``controller.gangs.job_accounting.is_left_out``). ``device_failure``: the pod is being deleted because of a device
+    of its node, and this is the fault's code; "" for any other pod.
     """
 
     pod: PodRef
@@ -60,6 +61,7 @@ class Member:
     targets: frozenset[str] = frozenset()
     gang_uid: str = ""
     left_out: bool = False
+    device_failure: str = ""
 
     @property
     def is_over(self) -> bool:

@@ -411,6 +411,14 @@ async def test_device_replacement_reports_the_node() -> None:
         await until(lambda: env.here.left_nodes == ["node-1"])
 
 
+async def test_new_leader_reports_the_node_of_a_pod_that_is_being_deleted_for_a_device() -> None:
+    """The previous one may have ended before it had tainted the node."""
+    ending = builders.member(0, gang=GANG, slot="js-w-0/0", deleting=True, device_failure="Xid79")
+    env = JobSetGangEnv(members=(ending, builders.member(1, gang=GANG, slot="js-w-1/0", deleting=True)))
+    async with env.coordinator_env.leading():
+        assert env.here.left_nodes == [ending.node]
+
+
 async def test_other_gangs_use_operators_limits() -> None:
     env = JobSetGangEnv(managed=False)
     async with env.coordinator_env.leading() as coordinator:

@@ -106,6 +106,30 @@ def test_core_owner_has_no_group() -> None:
     assert member.owner == Owner("", "Node", "node-0", "u")
 
 
+@pytest.mark.parametrize(
+    ("kind", "status", "reason", "deleting", "expected"),
+    [
+        ("kubemend.io/DeviceFailure", "True", "Xid79", True, "Xid79"),
+        ("kubemend.io/DeviceFailure", "True", "Xid79", False, ""),
+        ("kubemend.io/DeviceFailure", "False", "Xid79", True, ""),
+        ("DisruptionTarget", "True", "NodeLost", True, ""),
+        ("kubemend.io/DeviceFailure", "True", None, True, ""),
+        ("kubemend.io/DeviceFailure", "True", "x" * 100_000, True, "x" * 64),
+    ],
+    ids=["deleted for its device", "not deleted", "taken back", "deleted for its node", "no code", "long code"],
+)
+def test_pod_that_is_deleted_because_of_a_device_has_the_faults_code(
+    kind: str, status: str, reason: str | None, deleting: bool, expected: str
+) -> None:
+    obj = pod(**({"deletionTimestamp": "2023-11-14T22:13:21Z"} if deleting else {}))
+    obj["status"]["conditions"] = [{"type": "Ready", "status": "True"}, {"type": kind, "status": status}]
+    if reason is not None:
+        obj["status"]["conditions"][1]["reason"] = reason
+    member = members.member(obj)
+    assert member is not None
+    assert member.device_failure == expected
+
+
 def test_deletion_timestamp_marks_member_as_deleting() -> None:
     member = members.member(pod(deletionTimestamp="2023-11-14T22:13:20Z"))
     assert member is not None
