@@ -90,7 +90,8 @@ def fold(
     cancelled = catalog.cancels(FaultKey(finding.kind, finding.code))
     held = tuple(latch for latch in held if latch.key not in cancelled)
     if _raises(finding) and not any(_is_effect(finding, of=latch, catalog=catalog) for latch in held):
-        held = _raised(tuple(latch for latch in held if not _explains(finding, latch, catalog=catalog)), finding)
+        held = tuple(latch for latch in held if not _explains(finding, latch, catalog=catalog))
+        held = _raised(held, finding, now=now)
     return _with_key(state.with_latches(device, held), finding)
 
 
@@ -297,10 +298,12 @@ def _raises(finding: Finding) -> bool:
     return finding.action is not ActionClass.NONE and finding.kind not in EVIDENCE
 
 
-def _raised(held: tuple[ActiveFault, ...], finding: Finding) -> tuple[ActiveFault, ...]:
+def _raised(held: tuple[ActiveFault, ...], finding: Finding, *, now: float) -> tuple[ActiveFault, ...]:
     kind, code = finding.kind, finding.code
     if is_driver_verdict(finding):
         # One active fault for the driver's recommendation, from any source: a later one replaces an earlier one.
+        if any(x.kind is FindingKind.RECOVERY_ACTION and _is_older(finding, x, now=now) for x in held):
+            return held
         kind, held = FindingKind.RECOVERY_ACTION, tuple(x for x in held if x.kind is not FindingKind.RECOVERY_ACTION)
         code = finding.evidence.get(evidence.RECOVERY_ACTION, code)  # an Xid 154 has it in its text
     earlier = next((latch for latch in held if (latch.kind, latch.code) == (kind, code)), None)

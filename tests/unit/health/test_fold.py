@@ -149,6 +149,23 @@ def test_newer_recovery_action_replaces_the_older() -> None:
     assert [latch.action for latch in state.active_faults(GPU)] == [ActionClass.REBOOT_NODE]
 
 
+def test_older_recovery_action_does_not_replace_the_newer() -> None:
+    """The kernel log may be read late, and its line may ask for less than the driver by now."""
+    line = finding(FindingKind.XID, "154", ActionClass.RESET_DEVICE, at=40.0, evidence={evidence.RECOVERY_ACTION: "1"})
+    state = folded(finding(FindingKind.RECOVERY_ACTION, "2", ActionClass.REBOOT_NODE, at=50.0), line)
+    assert [latch.action for latch in state.active_faults(GPU)] == [ActionClass.REBOOT_NODE]
+
+
+def test_clock_that_was_set_back_makes_no_recovery_action_old() -> None:
+    state = fold.fold(
+        folded(DRIVER_RESET),
+        finding(FindingKind.RECOVERY_ACTION, "2", ActionClass.REBOOT_NODE, at=40.0),
+        device=GPU,
+        now=41.0,
+    )
+    assert [latch.action for latch in state.active_faults(GPU)] == [ActionClass.REBOOT_NODE]
+
+
 def test_recommendation_has_one_reason_from_either_source() -> None:
     """Otherwise its reason would change with the poll that follows the line, and an Event with it."""
     line = finding(FindingKind.XID, "154", ActionClass.RESET_DEVICE, at=49.0, evidence={evidence.RECOVERY_ACTION: "1"})
