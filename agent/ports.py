@@ -230,7 +230,7 @@ class ProcessEnds(Protocol):
     def facts(self, pid: int) -> ProcessFacts | None:
         """Return the facts about a process; None if it does not exist. Raises OSError if /proc is unreadable."""
 
-    async def ended(self, pid: int) -> None: ...
+    async def ended(self, pid: int, *, started: float = 0.0) -> None: ...
 
 
 class DeviceProcesses(ProcessEnds, ProcessThreads, Protocol):

@@ -148,5 +148,5 @@ class NoProcesses:
     def threads(self, pids: Iterable[int]) -> tuple[Thread, ...]:  # noqa: ARG002
         return ()
 
-    async def ended(self, pid: int) -> None:
+    async def ended(self, pid: int, *, started: float = 0.0) -> None:
         """Return at once: there are no processes."""

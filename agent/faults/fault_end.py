@@ -50,7 +50,7 @@ def waiter(
     if gone or found.how is AttributionResult.NO_HOLDER:
         return _nothing
     if found.how in (AttributionResult.PROCESS_OUTSIDE_PODS, AttributionResult.PROCESS_PUT_IN) and pid is not None:
-        return functools.partial(processes.ended, pid)
+        return functools.partial(processes.ended, pid, started=process.started if process is not None else 0.0)
     if found.how in (AttributionResult.HOLDERS_UNKNOWN, AttributionResult.PROCESS_FOREIGN):
         return functools.partial(wait_until_replaced, noticed_at, holders=holders, events=events, programs=programs)
     hit = found.restart or found.concerned
@@ -105,7 +105,7 @@ async def _process_ended(process: ProcessFacts, *, processes: ports.Processes) -
     """Wait until that very process has ended; indefinitely if it cannot be followed: its container's end counts."""
     try:
         if processes.is_alive(process):
-            await processes.ended(process.pid)
+            await processes.ended(process.pid, started=process.started)
     except OSError as error:
         log.warning("fault.process_not_followed", pid=process.pid, error=str(error))
         await asyncio.Event().wait()

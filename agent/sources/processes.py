@@ -195,9 +195,10 @@ class ProcFs:
         """Return the threads of processes (``thread_states.read_with_times``). Raises OSError."""
         return thread_states.read_with_times(self.root, pids)
 
-    async def ended(self, pid: int) -> None:
+    async def ended(self, pid: int, *, started: float = 0.0) -> None:
         """Wait until the process has ended; return immediately when it does not exist. Needs no polling (pidfd).
 
+        ``started``: when it began, in seconds since boot: another process may have its pid by now. 0: any process.
         Raises OSError if it cannot be followed.
         """
         try:
@@ -210,10 +211,20 @@ class ProcFs:
         end = asyncio.Event()
         loop.add_reader(descriptor, end.set)
         try:
+            if started and self._is_another(pid, started=started):
+                return
             await end.wait()
         finally:
             loop.remove_reader(descriptor)
             os.close(descriptor)
+
+    def _is_another(self, pid: int, *, started: float) -> bool:
+        """Return whether the process of this pid is not the one that began then; False if it cannot be read."""
+        try:
+            now = self.facts(pid)
+        except OSError:
+            return False
+        return now is None or now.started != started
 
 
 def is_initial_pid_namespace(link: Path) -> bool:

@@ -108,7 +108,7 @@ class GpuHost:
             for pid in alive
         )
 
-    async def ended(self, pid: int) -> None:
+    async def ended(self, pid: int, *, started: float = 0.0) -> None:
         if pid in self._ends:
             await self._ends[pid].wait()
 

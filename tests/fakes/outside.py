@@ -266,5 +266,6 @@ class Processes:
     def root_kind(self, pid: int) -> str | None:
         return self.roots
 
-    async def ended(self, pid: int) -> None:
-        await self.ends[pid].wait()
+    async def ended(self, pid: int, *, started: float = 0.0) -> None:
+        if not started or self.known[pid].started == started:
+            await self.ends[pid].wait()

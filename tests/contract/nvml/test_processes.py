@@ -91,8 +91,8 @@ class OldContainer:
     def threads(self, pids: Iterable[int]) -> tuple[Thread, ...]:
         return self._proc.threads(pids)
 
-    async def ended(self, pid: int) -> None:
-        await self._proc.ended(pid)
+    async def ended(self, pid: int, *, started: float = 0.0) -> None:
+        await self._proc.ended(pid, started=started)
 
     async def on_devices(self, containers: Collection[ContainerId]) -> Mapping[int, Process]:
         facts = self.facts(self._pid)

@@ -48,10 +48,27 @@ async def test_fault_ends_if_another_process_has_its_pid(env: PipelineEnv, monke
     await env.condition(conditions.DEVICES_HEALTHY, "Healthy")
 
 
+async def test_fault_of_a_process_outside_pods_ends_if_another_process_has_its_pid(
+    env: PipelineEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have ended before the agent follows it: that other process may never end."""
+    original = env.processes.ended
+
+    async def late(pid: int, *, started: float = 0.0) -> None:
+        env.processes.add(77, container=None, started=60.0)
+        await original(pid, started=started)
+
+    monkeypatch.setattr(env.processes, "ended", late)
+    env.processes.add(77, container=None, started=40.0)
+    env.queue.submit(xid(pid=77))
+    await env.condition(conditions.DEVICES_HEALTHY, "Xid31")
+    await env.condition(conditions.DEVICES_HEALTHY, "Healthy", within=10)
+
+
 async def test_fault_of_a_process_that_cannot_be_followed_ends_with_its_container(
     env: PipelineEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def refused(_: int) -> None:
+    async def refused(_: int, *, started: float) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(env.processes, "ended", refused)
@@ -92,9 +109,9 @@ async def test_faults_of_one_process_wait_once_for_its_end(env: PipelineEnv, mon
     waits: list[int] = []
     ended = env.processes.ended
 
-    async def counted(pid: int) -> None:
+    async def counted(pid: int, *, started: float) -> None:
         waits.append(pid)
-        await ended(pid)
+        await ended(pid, started=started)
 
     monkeypatch.setattr(env.processes, "ended", counted)
     for code in (31, 13, 43):

@@ -85,6 +85,20 @@ async def test_pid_that_a_thread_has_by_now_has_ended() -> None:
             await ProcFs(root=Path("/proc"), cgroup_root=Path("/sys/fs/cgroup")).ended(of_thread)
 
 
+async def test_pid_that_another_process_has_by_now_has_ended() -> None:
+    proc = ProcFs()
+    with called(b"other") as pid:
+        facts = proc.facts(pid)
+        assert facts is not None
+        async with asyncio.timeout(30):
+            await proc.ended(pid, started=facts.started - 1.0)
+        same = asyncio.create_task(proc.ended(pid, started=facts.started))
+        done, _ = await asyncio.wait({same}, timeout=0.1)
+        assert not done
+    async with asyncio.timeout(30):
+        await same
+
+
 def test_ended_process_is_not_stuck(proc: ProcFs) -> None:
     assert not proc.is_stuck(7)
 
