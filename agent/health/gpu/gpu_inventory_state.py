@@ -14,17 +14,22 @@ from kubemend.agent.model.devices import DeviceId, PciAddress
 
 @dataclass(frozen=True, slots=True)
 class KnownGpus:
-    """The GPUs with their addresses, and the links of each that were up."""
+    """The GPUs with their addresses, the links of each that were up, and the GPUs that required a reset.
+
+    Where a driver does not report what it requires, only the answer of such a GPU shows the reset.
+    """
 
     gpus: Mapping[DeviceId, PciAddress] = field(default_factory=lambda: MappingProxyType({}))
     links: Mapping[DeviceId, frozenset[int]] = field(default_factory=lambda: MappingProxyType({}))
+    reset_required: frozenset[DeviceId] = frozenset()
 
 
 def encode(known: KnownGpus, *, boot_id: str) -> str:
     """Return the inventory as text, to be read by ``decode``."""
     gpus = {uuid: str(pci) for uuid, pci in known.gpus.items()}
     links = {uuid: sorted(up) for uuid, up in known.links.items()}
-    return json.dumps({"boot_id": boot_id, "gpus": gpus, "links": links}, sort_keys=True)
+    state = {"boot_id": boot_id, "gpus": gpus, "links": links, "reset_required": sorted(known.reset_required)}
+    return json.dumps(state, sort_keys=True)
 
 
 def decode(text: str | None, *, boot_id: str) -> KnownGpus:
@@ -50,6 +55,7 @@ def _decoded(text: str | None) -> tuple[str, KnownGpus] | None:
         boot = str(stored["boot_id"])
         gpus = {DeviceId(str(uuid)): PciAddress.parse(pci) for uuid, pci in stored["gpus"].items()}
         links = {DeviceId(str(uuid)): frozenset(map(int, up)) for uuid, up in stored.get("links", {}).items()}
+        required = frozenset(DeviceId(str(uuid)) for uuid in stored.get("reset_required", ()))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not an inventory of GPUs: {error!r}") from error
-    return boot, KnownGpus(MappingProxyType(gpus), MappingProxyType(links))
+    return boot, KnownGpus(MappingProxyType(gpus), MappingProxyType(links), required)

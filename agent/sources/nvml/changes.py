@@ -5,7 +5,7 @@ that could not be read may be that GPU, and then no change is emitted.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -87,11 +87,15 @@ class Change:
     evidence: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
-def of_earlier_agents(known: Mapping[DeviceId, PciAddress]) -> View:
-    """Return the view before the first poll, with the GPUs that NVML showed to previous agents on this boot."""
-    return View(
-        gpus={uuid: GpuState(gpu=Gpu(uuid=uuid, pci=pci, index=NO_INDEX)) for uuid, pci in known.items()},
-    )
+def of_earlier_agents(
+    known: Mapping[DeviceId, PciAddress], *, reset_required: Collection[DeviceId] = frozenset()
+) -> View:
+    """Return the view before the first poll, with the GPUs that NVML showed to previous agents on this boot.
+
+    ``reset_required``: those that answered RESET_REQUIRED when they were last read.
+    """
+    gpus = {uuid: Gpu(uuid=uuid, pci=pci, index=NO_INDEX) for uuid, pci in known.items()}
+    return View(gpus={uuid: GpuState(gpu=gpu, reset_required=uuid in reset_required) for uuid, gpu in gpus.items()})
 
 
 def fold(view: View, snapshot: Snapshot) -> tuple[View, tuple[Change, ...]]:
@@ -252,7 +256,9 @@ def _recovery_changes(before: GpuState | None, after: GpuState, *, where: Device
     if after.recovery_action is None or after.recovery_action == previous:
         return
     if previous is None and after.recovery_action == NO_ACTION:
-        yield _over(FindingKind.RECOVERY_ACTION, where=where)  # a previous agent may have raised it
+        # A previous agent may have raised it. Without the driver's word only the answer after a reset shows its end.
+        if after.reports_action or (before is not None and before.reset_required):
+            yield _over(FindingKind.RECOVERY_ACTION, where=where)
         return
     yield Change(
         kind=FindingKind.RECOVERY_ACTION,

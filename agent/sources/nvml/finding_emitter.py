@@ -23,7 +23,7 @@ OnInventory = Callable[[KnownGpus], None]
 class FindingEmitter:
     """Keeps the view of all polls, and emits its changes.
 
-    ``known_before`` are the GPUs that previous agents of this boot have seen, and their links. ``on_inventory``
+    ``known_before`` is what previous agents of this boot have seen. ``on_inventory``
     receives all known ones whenever they change.
     """
 
@@ -48,7 +48,7 @@ class FindingEmitter:
         }
         self._serials = itertools.count(1)
         self._key_prefix = f"nvml:{time.time_ns():x}"  # unique among all agents of one boot
-        self.view = changes.of_earlier_agents(known_before.gpus)
+        self.view = changes.of_earlier_agents(known_before.gpus, reset_required=known_before.reset_required)
 
     def snapshot(self, snapshot: protocol.Snapshot, *, after_gap: bool) -> None:
         """Process one poll; ``after_gap``: NVML has not been polled in the time before it."""
@@ -97,7 +97,8 @@ class FindingEmitter:
         gpus = {uuid: state.gpu.pci for uuid, state in self.view.gpus.items()}
         self._vitals = {uuid: vitals for uuid, vitals in self._vitals.items() if uuid in gpus}
         links = {uuid: links for uuid, vitals in self._vitals.items() if (links := vitals.record.links_seen_up)}
-        known = KnownGpus(gpus, links)
+        required = frozenset(uuid for uuid, state in self.view.gpus.items() if state.reset_required)
+        known = KnownGpus(gpus, links, required)
         if known != self._known:
             self._known = known
             self._on_inventory(known)

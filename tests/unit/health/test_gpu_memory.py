@@ -7,7 +7,7 @@ from kubemend.agent.health.gpu.gpu_inventory_state import KnownGpus
 from kubemend.agent.model.devices import DeviceId, PciAddress
 
 GPU = DeviceId("GPU-1")
-GPUS = KnownGpus({GPU: PciAddress.parse("0008:41:00.0")}, {GPU: frozenset({0, 11})})
+GPUS = KnownGpus({GPU: PciAddress.parse("0008:41:00.0")}, {GPU: frozenset({0, 11})}, frozenset({GPU}))
 
 
 def test_inventory_outlives_the_agent_but_not_the_boot() -> None:
@@ -23,7 +23,7 @@ def test_places_of_gpus_outlive_the_boot() -> None:
     assert gpu_inventory_state.places(None) == {}
 
 
-def test_inventory_of_an_agent_that_kept_no_links_is_read() -> None:
+def test_inventory_of_an_agent_that_kept_less_is_read() -> None:
     text = '{"boot_id": "boot-1", "gpus": {"GPU-1": "0008:41:00.0"}}'
     assert gpu_inventory_state.decode(text, boot_id="boot-1") == KnownGpus(GPUS.gpus)
 

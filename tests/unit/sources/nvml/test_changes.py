@@ -158,6 +158,9 @@ def test_xid_keeps_the_ids_of_its_mig_instance() -> None:
     )
 
 
+REQUIRES_NOTHING = replace(well(0), vitals=Vitals(values={(Vital.RECOVERY_ACTION, 0): 0}))
+
+
 def over(number: int, kind: FindingKind) -> tuple[FindingKind, DeviceId | None, str]:
     return FindingKind.FAULT_OVER, gpu(number).uuid, kind.value
 
@@ -165,7 +168,8 @@ def over(number: int, kind: FindingKind) -> tuple[FindingKind, DeviceId | None, 
 @pytest.mark.parametrize(
     ("first", "expected"),
     [
-        pytest.param(well(0), [over(0, LOST), over(0, RECOVERY)], id="well"),
+        pytest.param(REQUIRES_NOTHING, [over(0, LOST), over(0, RECOVERY)], id="well"),
+        pytest.param(well(0), [over(0, LOST)], id="driver-has-no-such-field"),
         pytest.param(
             replace(well(0), recovery_action=1), [over(0, LOST), (RECOVERY, "GPU-0", "1")], id="wants-a-reset"
         ),
@@ -183,9 +187,7 @@ def test_first_answer_ends_faults_of_previous_agent(first: Slot, expected: list[
 @pytest.mark.parametrize(
     ("slot", "expected"),
     [
-        pytest.param(
-            replace(well(0), vitals=Vitals(values={(Vital.RECOVERY_ACTION, 0): 0})), [over(0, RECOVERY)], id="reported"
-        ),
+        pytest.param(REQUIRES_NOTHING, [over(0, RECOVERY)], id="reported"),
         pytest.param(well(0), [], id="driver-has-no-such-field"),
     ],
 )
@@ -205,6 +207,24 @@ def test_requirement_that_has_lasted_for_a_gap_is_no_change() -> None:
     view, _ = changes_of((slot,))
 
     assert changes_of((slot,), before=changes.after_gap(view))[1] == []
+
+
+@pytest.mark.parametrize(
+    ("reset_required", "expected"),
+    [
+        pytest.param([gpu(0).uuid], [over(0, LOST), over(0, RECOVERY)], id="after-a-reset"),
+        pytest.param([], [over(0, LOST)], id="it-always-answered"),
+    ],
+)
+def test_answer_ends_the_requirement_of_a_driver_without_the_field_only_after_a_reset(
+    reset_required: list[DeviceId], expected: list[tuple[FindingKind, DeviceId | None, str]]
+) -> None:
+    """The kernel log alone may have reported it to the previous agent (Xid 154)."""
+    before = changes.of_earlier_agents({gpu(0).uuid: gpu(0).pci}, reset_required=reset_required)
+
+    _, emitted = changes_of((well(0),), before=before)
+
+    assert [change for change in emitted if change[1] is not None] == expected
 
 
 NOBODYS_FAULTS_ARE_OVER = [
@@ -235,7 +255,6 @@ def test_gpu_lost_at_first_is_back_when_it_answers() -> None:
         (LOST, "GPU-0", ""),
         (BACK, "GPU-0", ""),
         over(0, LOST),
-        over(0, RECOVERY),
     ]
 
 
