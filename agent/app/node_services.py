@@ -211,6 +211,7 @@ class NodeServices:
                 submit=queue.submit,
                 forget=(sources.forget, plugins.forget),
                 others=sources.other_names,
+                unobserved=sources.nvml.unobserved,
             ),
             plugins=plugins,
             owners=OwnerLookup(shared.api),

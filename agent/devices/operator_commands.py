@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,10 +55,12 @@ class OperatorCommands:
         submit: Callable[[Finding], None],
         forget: Sequence[Callable[[str], None]],
         others: Callable[[], Iterable[str]] = tuple,
+        unobserved: Callable[[str], Collection[FindingKind]] = lambda _: (),
         now: Callable[[], float] = time.time,
     ) -> None:
         """Each ``forget`` receives the device that need not come back if missing; ``others`` names the
-        present devices that NVML does not list.
+        present devices that NVML does not list. ``unobserved`` returns the kinds of faults of a device that their
+        source cannot see any more, and ends when it forgets the device.
         """
         self._verdict_store = verdict_store
         self._devices = devices
@@ -66,6 +68,7 @@ class OperatorCommands:
         self._submit = submit
         self._forget = forget
         self._others = others
+        self._unobserved = unobserved
         self._now = now
         self._resume_at: asyncio.TimerHandle | None = None
 
@@ -77,11 +80,12 @@ class OperatorCommands:
     def clear(self, name: str, *, operator: str) -> Cleared:
         """End a device's faults at an operator's command. Raises NoSuchDeviceError."""
         device = self._device(name)
+        observed = fold.KEPT_BY_CLEAR.difference(self._unobserved(device))
+        active_faults = self._verdict_store.active_faults(device)
         for forget in self._forget:
             forget(device)
         is_gone = self._is_gone(device)
-        active_faults = self._verdict_store.active_faults(device)
-        kept = () if is_gone else tuple(each for each in active_faults if each.kind in fold.KEPT_BY_CLEAR)
+        kept = () if is_gone else tuple(each for each in active_faults if each.kind in observed)
         still_seen = tuple(each.title for each in kept)
         over = tuple(each.title for each in active_faults if each not in kept)
         log.info("device.cleared", device=device, operator=operator, over=over, still_seen=still_seen)

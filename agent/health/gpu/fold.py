@@ -44,11 +44,15 @@ class EmittedState:
 
 @dataclass(frozen=True, slots=True)
 class GpuVitals:
-    """The complete state of one GPU. ``at`` is when it was last read, in monotonic seconds."""
+    """The complete state of one GPU. ``at`` is when it was last read, in monotonic seconds.
+
+    ``unobserved``: kinds of faults whose value the GPU or its driver did not have at the last full poll.
+    """
 
     at: float = float("-inf")
     record: Record = field(default_factory=Record)
     emitted_states: Mapping[FindingKind, EmittedState] = field(default_factory=lambda: MappingProxyType({}))
+    unobserved: frozenset[FindingKind] = frozenset()
 
     def held(self) -> frozenset[FindingKind]:
         """Return the kinds that were emitted and are not over."""
@@ -71,7 +75,8 @@ def fold(state: GpuVitals, vitals: Vitals, *, now: float, limits: Limits) -> tup
         if judged is not None:
             emitted_states[kind] = _next(before, judged, sample=sample)
             notices += _notices(kind, before, emitted_states[kind], judged)
-    return GpuVitals(at=now, record=remembered, emitted_states=MappingProxyType(emitted_states)), tuple(notices)
+    unobserved = _unobserved(vitals) if vitals.full else state.unobserved
+    return GpuVitals(now, remembered, MappingProxyType(emitted_states), unobserved), tuple(notices)
 
 
 def begun(state: GpuVitals, kind: FindingKind, *, now: float) -> GpuVitals:
@@ -83,6 +88,17 @@ def begun(state: GpuVitals, kind: FindingKind, *, now: float) -> GpuVitals:
 def renewed(state: GpuVitals) -> GpuVitals:
     """Return the state after a GPU reset or with a new driver: counters restart, faults still need evidence."""
     return replace(state, record=record.without_counts(state.record))
+
+
+def cleared(state: GpuVitals) -> GpuVitals:
+    """Return the state after an operator has ended the faults that are not observed: they are emitted again if seen."""
+    kept = {kind: emitted for kind, emitted in state.emitted_states.items() if kind not in state.unobserved}
+    return replace(state, emitted_states=MappingProxyType(kept))
+
+
+def _unobserved(vitals: Vitals) -> frozenset[FindingKind]:
+    known = {vital for vital, _ in (*vitals.values, *vitals.errors)}
+    return frozenset(kind for kind, vital in memory_rules.READ_FROM.items() if vital not in known)
 
 
 def _next(before: EmittedState, judged: Judgement, *, sample: Sample) -> EmittedState:

@@ -64,6 +64,16 @@ def _driver_content(sample: Sample) -> Judgement | None:
     return sample.settled
 
 
+READ_FROM: Mapping[FindingKind, Vital] = {
+    FindingKind.ECC_UNCORRECTED: Vital.ECC_UNCORRECTED,
+    FindingKind.ECC_SRAM_THRESHOLD: Vital.SRAM_THRESHOLD,
+    FindingKind.ECC_CORRECTED_RATE: Vital.ECC_CORRECTED,
+    FindingKind.ROW_REMAP_PENDING: Vital.REMAP_PENDING,
+    FindingKind.ROW_REMAP_FAILED: Vital.REMAP_FAILED,
+    FindingKind.PAGE_RETIREMENT_PENDING: Vital.RETIREMENT_PENDING,
+}
+"""The one value without which a fault can neither begin nor end: a GPU with ECC switched off has no counts."""
+
 RULES: Mapping[FindingKind, Rule] = {
     FindingKind.ECC_UNCORRECTED: _uncorrected,
     FindingKind.ECC_SRAM_THRESHOLD: _sram_threshold,

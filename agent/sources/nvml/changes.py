@@ -52,6 +52,11 @@ class GpuState:
         """The names used for it elsewhere: UUID and PCI address."""
         return self.gpu.uuid, str(self.gpu.pci)
 
+    @property
+    def where(self) -> DeviceLocator:
+        """Its place in findings."""
+        return DeviceLocator(uuid=self.gpu.uuid, pci=self.gpu.pci)
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -238,7 +243,7 @@ def _recovery_action(before: GpuState, slot: Slot) -> int | None:
 
 
 def _changes(before: GpuState | None, after: GpuState, slot: Slot | None) -> Iterator[Change]:
-    where = DeviceLocator(uuid=after.gpu.uuid, pci=after.gpu.pci)
+    where = after.where
     name = f"GPU {after.gpu.index}" if after.gpu.index != NO_INDEX else f"GPU at {after.gpu.pci}"
     error = slot.error if slot is not None else "NVML no longer lists it"
     was_lost = before is not None and before.lost
@@ -247,7 +252,7 @@ def _changes(before: GpuState | None, after: GpuState, slot: Slot | None) -> Ite
     if was_lost and not after.lost:
         yield Change(kind=FindingKind.DEVICE_BACK, code="", device=where, text=f"{name} answers again")
     if after.answered and not after.lost and not (before is not None and before.answered):
-        yield _over(FindingKind.DEVICE_LOST, where=where)  # a previous agent may have raised it
+        yield over(FindingKind.DEVICE_LOST, where=where)  # a previous agent may have raised it
     yield from _recovery_changes(before, after, where=where, name=name)
 
 
@@ -258,7 +263,7 @@ def _recovery_changes(before: GpuState | None, after: GpuState, *, where: Device
     if previous is None and after.recovery_action == NO_ACTION:
         # A previous agent may have raised it. Without the driver's word only the answer after a reset shows its end.
         if after.reports_action or (before is not None and before.reset_required):
-            yield _over(FindingKind.RECOVERY_ACTION, where=where)
+            yield over(FindingKind.RECOVERY_ACTION, where=where)
         return
     yield Change(
         kind=FindingKind.RECOVERY_ACTION,
@@ -269,7 +274,8 @@ def _recovery_changes(before: GpuState | None, after: GpuState, *, where: Device
     )
 
 
-def _over(kind: FindingKind, *, where: DeviceLocator) -> Change:
+def over(kind: FindingKind, *, where: DeviceLocator) -> Change:
+    """Return that no fault of a kind holds on a device."""
     return Change(kind=FindingKind.FAULT_OVER, code=kind.value, device=where, text=f"{kind.value} does not hold")
 
 
@@ -287,7 +293,7 @@ def _unidentified_changes(before: View, after: View) -> Iterator[Change]:
         text = "every GPU listed by NVML can be identified"
         yield Change(kind=FindingKind.DEVICE_BACK, code="", device=DeviceLocator(), text=text)
     elif after.complete and not before.complete:
-        yield _over(FindingKind.DEVICE_LOST, where=DeviceLocator())  # a previous agent may have raised it
+        yield over(FindingKind.DEVICE_LOST, where=DeviceLocator())  # a previous agent may have raised it
 
 
 def _unidentified_faults(nameless: Iterable[Slot]) -> frozenset[int]:
@@ -300,7 +306,7 @@ def _unidentified_fault_changes(before: View, after: View) -> Iterator[Change]:
         text = f"a GPU that NVML cannot identify answers with NVML error {code}"
         yield Change(kind=FindingKind.NVML_ERROR, code=str(code), device=DeviceLocator(), text=text)
     if (before.unidentified_faults or not before.complete) and after.complete:
-        yield _over(FindingKind.NVML_ERROR, where=DeviceLocator())
+        yield over(FindingKind.NVML_ERROR, where=DeviceLocator())
 
 
 def _ambiguous(snapshot: Snapshot) -> frozenset[DeviceId]:

@@ -72,16 +72,36 @@ class FindingEmitter:
         self._vitals[event.uuid] = vitals_fold.begun(vitals, change.kind, now=clock)
         self._emit_change(change, observed_at=event.observed_at)
 
+    def unobserved(self, device: str) -> frozenset[FindingKind]:
+        """Return the kinds of faults that NVML neither shows nor rules out on a GPU that answers."""
+        state = self._state(device)
+        if state is None or not state.answers:
+            return frozenset()
+        unreported = not state.reports_action and state.recovery_action == changes.NO_ACTION
+        requirement = frozenset({FindingKind.RECOVERY_ACTION} if unreported else ())
+        return self._vitals.get(state.gpu.uuid, vitals_fold.GpuVitals()).unobserved | requirement
+
     def forget(self, device: str) -> None:
         """Stop missing a GPU (by UUID or PCI address) that an operator has declared gone.
+
+        Its faults that are not observed are over, until NVML shows them again.
 
         That the driver requires nothing is reported again: of the faults that only their source ends, the operator may
         mean a requirement that the kernel log alone has reported.
         """
+        state = self._state(device)
+        for kind in sorted(self.unobserved(device), key=lambda each: each.value):
+            assert state is not None
+            self._emit_change(changes.over(kind, where=state.where), observed_at=time.time())
+        if state is not None and (vitals := self._vitals.get(state.gpu.uuid)) is not None:
+            self._vitals[state.gpu.uuid] = vitals_fold.cleared(vitals)
         self.view = changes.after_gap(self.view)
         self._dismissed.add(device)
         self._drop_dismissed()
         self._remember()
+
+    def _state(self, device: str) -> changes.GpuState | None:
+        return next((state for state in self.view.gpus.values() if device in state.names), None)
 
     def reset_counters(self) -> None:
         """Reset the stored counters: after a GPU reset, or with a new driver, counters start from other values."""

@@ -193,6 +193,10 @@ class NvmlSource:
         self._findings.reset_counters()
         self._wanted.set()
 
+    def unobserved(self, device: str) -> Collection[FindingKind]:
+        """Return the kinds of faults that NVML neither shows nor rules out on a GPU that answers (UUID or address)."""
+        return self._findings.unobserved(device)
+
     def forget(self, device: str) -> None:
         """Stop missing a GPU (by UUID or PCI address) that an operator has declared gone.
 

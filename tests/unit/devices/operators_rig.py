@@ -47,6 +47,7 @@ class Node:
     handles: Handles
     forgotten: list[str]
     nics: list[str]
+    unobserved: set[FindingKind]
     devices: outside.Devices
 
     def found(self, kind: FindingKind, action: ActionClass, *, device: DeviceLocator, code: str = "") -> None:
@@ -63,7 +64,7 @@ GPU = DeviceLocator(uuid=outside.GPU.uuid)
 @contextlib.asynccontextmanager
 async def node_in(directory: Path) -> AsyncIterator[Node]:
     """A node whose state is in that directory."""
-    handles, forgotten, nics = Handles(), list[str](), list[str]()
+    handles, forgotten, nics, unobserved = Handles(), list[str](), list[str](), set[FindingKind]()
     async with node.node_in(directory) as env:
         verdict_store, devices = env.verdict_store, env.devices
         operators = OperatorCommands(
@@ -73,9 +74,10 @@ async def node_in(directory: Path) -> AsyncIterator[Node]:
             submit=lambda finding: void(verdict_store.apply(finding, inventory=devices.inventory)),
             forget=(forgotten.append,),
             others=lambda: nics,
+            unobserved=lambda _: unobserved,
             now=lambda: 20.0,
         )
-        yield Node(verdict_store, operators, handles, forgotten, nics, devices)
+        yield Node(verdict_store, operators, handles, forgotten, nics, unobserved, devices)
 
 
 def void(_: object) -> None:

@@ -38,6 +38,14 @@ async def test_clear_keeps_faults_that_source_still_sees(node: Node) -> None:
     assert node.health(outside.GPU.uuid) is Health.UNHEALTHY
 
 
+async def test_clear_reports_a_fault_as_over_that_its_source_cannot_see_any_more(node: Node) -> None:
+    node.found(FindingKind.ROW_REMAP_FAILED, ActionClass.REPLACE, device=GPU)
+    node.found(FindingKind.ECC_UNCORRECTED, ActionClass.OBSERVE, device=GPU)
+    node.unobserved.add(FindingKind.ECC_UNCORRECTED)
+    done = node.operators.clear(outside.GPU.uuid, operator="uid 0")
+    assert (done.over, done.still_seen) == (("EccUncorrected",), ("RowRemapFailed",))
+
+
 async def test_clear_ends_every_fault_of_a_nic(node: Node) -> None:
     nic = DeviceLocator(pci=NIC)
     node.found(FindingKind.LINK_DOWN, ActionClass.REPLACE, device=nic)
