@@ -64,8 +64,8 @@ class View:
 
     ``complete`` is False when some index could not be identified. ``unidentified_lost`` counts lost GPUs that were
     never seen healthy. ``unidentified_faults`` are the board errors (nvmlReturn_t) of GPUs that could not be
-    identified. ``unreadable`` lists the GPUs that could not be read, with the reason. ``ambiguous`` are UUIDs that
-    several GPUs have: which of them a value is of cannot be determined.
+    identified. ``unreadable`` lists the GPUs that could not be read, or whose events cannot be received, with the
+    reason. ``ambiguous`` are UUIDs that several GPUs have: which of them a value is of cannot be determined.
     """
 
     gpus: Mapping[DeviceId, GpuState] = field(default_factory=lambda: MappingProxyType({}))
@@ -320,3 +320,4 @@ def _unreadable(snapshot: Snapshot) -> Iterator[str]:
         if slot.condition is Condition.UNREADABLE:
             name = slot.gpu.uuid if slot.gpu is not None else f"index {slot.index}"
             yield f"GPU {name}: {slot.error}"
+    yield from (f"GPU {uuid}: its events cannot be received, only polls show it" for uuid in snapshot.without_events)

@@ -9,7 +9,7 @@ RELEASED = ComponentStatus(
 
 
 def ready(view: changes.View) -> ComponentStatus:
-    """NVML answers; GPUs that it could not read are named."""
+    """NVML answers; GPUs that it could not read, or whose events do not arrive, are named."""
     if not view.unreadable:
         return ComponentStatus(ComponentState.READY)
     return ComponentStatus(

@@ -9,7 +9,7 @@ from typing import Any
 
 from kubemend.agent.model.devices import DeviceId, Gpu
 from kubemend.agent.sources.nvml import reader
-from kubemend.agent.sources.nvml.calls import Failure, ReadError, Value
+from kubemend.agent.sources.nvml.calls import Failure, ReadError, Unsupported, Value
 from kubemend.agent.sources.nvml.protocol import DeviceEvent, DeviceEventKind, XidEvent
 
 DOUBLE_BIT_ECC = 0x2  # nvmlEventTypeDoubleBitEccError
@@ -71,6 +71,8 @@ class EventPump:
         self._set: Any = None
         self._origins: dict[int | None, Gpu] = {}
         self.gpus: frozenset[DeviceId] = frozenset()
+        self.failed: frozenset[DeviceId] = frozenset()
+        """Those whose events could not be registered, although the driver has some for them."""
 
     def start(self, gpus: Iterable[Gpu]) -> None:
         """Register these GPUs for the wanted events that they support, and wait for them.
@@ -82,10 +84,11 @@ class EventPump:
         self.gpus = frozenset(gpu.uuid for gpu in wanted)
         created = self._nvml.ask("nvmlEventSetCreate")
         if not isinstance(created, Value):
+            self.failed = self.gpus
+            sys.stderr.write(f"no NVML event set can be created ({created})\n")
             return
         self._set = created.value
-        for gpu in wanted:
-            self._register(gpu)
+        self.failed = frozenset(gpu.uuid for gpu in wanted if not self._register(gpu))
         if self._origins:
             self._thread = threading.Thread(target=self._run, name="nvml-events", daemon=True)
             self._thread.start()
@@ -98,20 +101,26 @@ class EventPump:
         if self._set is not None:
             self._nvml.ask("nvmlEventSetFree", self._set)
 
-    def _register(self, gpu: Gpu) -> None:
+    def _register(self, gpu: Gpu) -> bool:
+        """Register a GPU's events; return False if that failed, and may succeed later."""
         handle = self._nvml.ask("nvmlDeviceGetHandleByUUID", gpu.uuid)
         if not isinstance(handle, Value):
-            return
+            return False
         supported = self._nvml.ask("nvmlDeviceGetSupportedEventTypes", handle.value)
-        mask = supported.value & WANTED if isinstance(supported, Value) else 0
+        if not isinstance(supported, Value):
+            return isinstance(supported, Unsupported)
+        mask = supported.value & WANTED
+        failure: Failure | None = None
         for types in (mask, mask & XID):  # one event type that is not permitted fails the whole call
             if not types:
-                return
+                break
             registered = self._nvml.ask("nvmlDeviceRegisterEvents", handle.value, types, self._set)
             if isinstance(registered, Value):
                 self._origins[_address(handle.value)] = gpu
-                return
+                return True
+            failure = registered
             sys.stderr.write(f"NVML events {types:#x} of {gpu.uuid} cannot be registered ({registered})\n")
+        return failure is None or isinstance(failure, Unsupported)
 
     def _run(self) -> None:
         while not self._stopping.is_set():

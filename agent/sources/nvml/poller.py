@@ -5,7 +5,7 @@ import queue
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kubemend.agent.model.devices import DeviceId, Gpu
 from kubemend.agent.sources.nvml import protocol, reader
@@ -15,7 +15,8 @@ from kubemend.agent.sources.nvml.protocol import Condition, EndReason
 
 NUDGE_GAP = 0.1  # seconds between polls triggered by events, so that a storm of events costs little
 FULL_GAP = 1.0  # the same for full polls
-REARM_FIRST, REARM_LIMIT = 0.5, 60.0  # seconds before a failed event set is recreated
+REARM_FIRST, REARM_LIMIT = 0.5, 60.0
+"""Seconds before an event set is recreated that failed, or in which a GPU's events could not be registered."""
 
 
 class Stop:
@@ -55,6 +56,8 @@ class Poller:
         self._broken_set: frozenset[DeviceId] | None = None
         self._rearm_at = 0.0
         self._rearm_wait = REARM_FIRST
+        self._retry_at = 0.0
+        self._retry_wait = REARM_FIRST
 
     def run(self) -> None:
         """Work until stopped, or until another nvmlInit is needed; then send the reason and end."""
@@ -87,8 +90,8 @@ class Poller:
             self._next_poll = min(self._last_poll + self._options.poll_period, self._next_full)
             if not isinstance(outcome, Value):
                 return _ended(outcome, EndReason.NO_ANSWER)
-            self._arm(outcome.value)  # before sending: events of a GPU that the agent knows are then delivered
-            self._send(outcome.value)
+            silent = self._arm(outcome.value)  # before sending: events of a GPU that the agent knows are then delivered
+            self._send(replace(outcome.value, without_events=tuple(sorted(silent))))
             self._read_letters()
         return None
 
@@ -125,18 +128,26 @@ class Poller:
                 devices = tuple(self._nvml.device(uuid) for uuid in uuids)
                 self._send(protocol.DevicesAnswer(devices=devices, request=request))
 
-    def _arm(self, snapshot: protocol.Snapshot) -> None:
-        """Keep every GPU that answers in the event set; a set that still works keeps the others as well."""
+    def _arm(self, snapshot: protocol.Snapshot) -> frozenset[DeviceId]:
+        """Keep every GPU that answers in the event set; a set that still works keeps the others as well.
+
+        Return the GPUs whose events do not arrive although the driver has some for them.
+        """
         answering = [slot.gpu for slot in snapshot.slots if slot.condition is Condition.ANSWERS and slot.gpu]
         uuids = frozenset(gpu.uuid for gpu in answering)
-        if self._pump is not None and uuids <= self._pump.gpus:
-            return
+        silent = uuids - (self._pump.gpus - self._pump.failed) if self._pump is not None else uuids
+        is_retry_due = bool(silent) and time.monotonic() >= self._retry_at
+        if self._pump is not None and uuids <= self._pump.gpus and not is_retry_due:
+            return silent
         if uuids == self._broken_set and time.monotonic() < self._rearm_at:
             self._next_poll = min(self._next_poll, self._rearm_at)
-            return
+            return silent
         if self._pump is not None:
             self._pump.stop()
         self._pump = self._new_pump(answering)
+        self._retry_wait = min(2 * self._retry_wait, REARM_LIMIT) if self._pump.failed else REARM_FIRST
+        self._retry_at = time.monotonic() + self._retry_wait
+        return uuids if uuids == self._broken_set else self._pump.failed  # the same set broke: it is not proven yet
 
     def _new_pump(self, gpus: list[Gpu]) -> EventPump:
         pump = EventPump(

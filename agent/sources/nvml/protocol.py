@@ -83,13 +83,15 @@ class Slot:
 class Snapshot:
     """One poll of every GPU.
 
-    ``taken_at`` is Unix time in seconds, ``clock`` the node's monotonic clock at that time.
+    ``taken_at`` is Unix time in seconds, ``clock`` the node's monotonic clock at that time. ``without_events`` are GPUs
+    whose events do not arrive although the driver has some for them.
     """
 
     taken_at: float
     clock: float
     driver_version: str
     slots: tuple[Slot, ...]
+    without_events: tuple[DeviceId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +217,8 @@ def _slot(body: Mapping[str, Any]) -> Slot:
 
 
 def _snapshot(body: Mapping[str, Any]) -> Snapshot:
-    return Snapshot(**{**body, "slots": tuple(map(_slot, body["slots"]))})
+    slots, without_events = tuple(map(_slot, body["slots"])), tuple(map(DeviceId, body["without_events"]))
+    return Snapshot(**{**body, "slots": slots, "without_events": without_events})
 
 
 def _xid(body: Mapping[str, Any]) -> XidEvent:

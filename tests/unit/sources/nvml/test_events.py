@@ -1,19 +1,24 @@
 """Waiting for events, in this process: which events are registered, and the cost of a failing wait."""
 
+import contextlib
 import queue
 import threading
+import time
+from collections.abc import Iterator
 
 import pytest
 
 from hack.fakenvml import control
 from hack.fakenvml.control import FakeNvml
+from kubemend.agent.model.findings import FindingKind
 from kubemend.agent.sources.nvml import events, poller, protocol, reader
 from kubemend.agent.sources.nvml.calls import Failure, Lost, ReadError, Value
 from kubemend.agent.sources.nvml.events import EventPump
-from tests.unit.sources.nvml.conftest import NEVER, PATIENCE
+from kubemend.common.components import ComponentState
+from tests.unit.sources.nvml.conftest import NEVER, PATIENCE, Start
 from tests.unit.sources.nvml.in_process import Nvml
 
-WAIT = "nvmlEventSetWait"
+WAIT, REGISTER = "nvmlEventSetWait", "nvmlDeviceRegisterEvents"
 
 
 class Pumped:
@@ -44,27 +49,76 @@ def test_lost_gpu_ends_the_wait_instead_of_spinning(fake: FakeNvml, nvml: Nvml) 
     assert pumped.broken.empty()
 
 
-def test_failing_set_is_recreated_with_growing_delay(fake: FakeNvml, nvml: Nvml) -> None:
-    """Other tools' defect 2, for an error of the driver and not of a GPU: retries do not clear it."""
-    fake.error("nvmlEventSetWait_v2", reader.UNKNOWN, gpu=0)
-    polls, sent = 40, queue.SimpleQueue[protocol.Message]()
-    inbox: poller.Inbox = queue.SimpleQueue()
+@contextlib.contextmanager
+def quick_polls(nvml: Nvml) -> Iterator[Iterator[protocol.Snapshot]]:
+    """Run a poller that polls every 20 ms; yield its snapshots."""
+    sent, inbox = queue.SimpleQueue[protocol.Message](), queue.SimpleQueue[poller.Letter]()
     polling = poller.Poller(
         nvml=nvml.reader,
         inbox=inbox,
         send=sent.put,
         options=protocol.Options(poll_period=0.02, full_period=NEVER, recheck_period=NEVER, hang_deadline=NEVER),
     )
+
+    def snapshots() -> Iterator[protocol.Snapshot]:
+        while True:
+            message = sent.get(timeout=PATIENCE)
+            assert isinstance(message, protocol.Snapshot)
+            yield message
+
     thread = threading.Thread(target=polling.run)
     thread.start()
     try:
-        for _ in range(polls):
-            assert isinstance(sent.get(timeout=PATIENCE), protocol.Snapshot)
+        yield snapshots()
     finally:
         inbox.put(poller.Stop())
         thread.join(PATIENCE)
-
     assert not thread.is_alive()
+
+
+def test_set_that_cannot_be_created_is_created_later(fake: FakeNvml, nvml: Nvml) -> None:
+    """Otherwise only polls and the kernel log would show the GPUs' faults, until the agent's end."""
+    others = []
+    while isinstance(created := nvml.reader.ask("nvmlEventSetCreate"), Value):
+        others.append(created.value)
+
+    with quick_polls(nvml) as snapshots:
+        assert set(next(snapshots).without_events) == {control.gpu_uuid(number) for number in range(8)}
+        nvml.reader.ask("nvmlEventSetFree", others[0])
+        until = time.monotonic() + PATIENCE
+        while next(snapshots).without_events:
+            assert time.monotonic() < until
+
+
+async def test_gpu_whose_events_cannot_be_registered_degrades_the_component_until_they_are(
+    fake: FakeNvml, start: Start
+) -> None:
+    fake.error(REGISTER, reader.UNKNOWN, gpu=2)
+    env = start()
+    status = await env.status(ComponentState.DEGRADED)
+    assert status.message == f"GPU {control.gpu_uuid(2)}: its events cannot be received, only polls show it"
+
+    fake.error(REGISTER, 0, gpu=2)
+    await env.status(ComponentState.READY)
+    fake.xid(gpu=2, code=94)
+    assert (await env.finding(FindingKind.XID)).code == "94"
+
+
+def test_gpu_that_supports_no_events_lacks_none(fake: FakeNvml, nvml: Nvml) -> None:
+    fake.supported_events(0, gpu=1)
+    with quick_polls(nvml) as snapshots:
+        assert next(snapshots).without_events == ()
+    assert nvml.calls.made[REGISTER] == 7
+
+
+def test_failing_set_is_recreated_with_growing_delay(fake: FakeNvml, nvml: Nvml) -> None:
+    """Other tools' defect 2, for an error of the driver and not of a GPU: retries do not clear it."""
+    fake.error("nvmlEventSetWait_v2", reader.UNKNOWN, gpu=0)
+    polls = 40
+    with quick_polls(nvml) as snapshots:
+        for _ in range(polls):
+            next(snapshots)
+
     assert nvml.calls.made["nvmlEventSetCreate"] < polls / 2
     assert nvml.calls.made[WAIT] < polls / 2
 
