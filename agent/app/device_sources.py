@@ -14,6 +14,7 @@ from kubemend.agent.health.gpu import gpu_inventory_state
 from kubemend.agent.health.nic import nic_inventory_state, pairing
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.devices import DeviceInventory, PciAddress
+from kubemend.agent.model.findings import Finding
 from kubemend.agent.model.nics import NicInventory, PciPlace
 from kubemend.agent.settings import Settings
 from kubemend.agent.sources.kernel_log import KernelLogSource
@@ -174,13 +175,18 @@ class DeviceSources:
             unasked=frozenset(settings.nic_no_probes),
             limits=catalog.limits.nic,
         )
+
+        def from_log(finding: Finding) -> None:
+            queue.submit(finding)
+            nvml.note_log(finding)
+
         cursor = StoredCursor(store=store, may_forget=queue.idle)
         kernel_log = KernelLogSource(
             settings.kernel_log,
             boot_id=boot_id,
             watched_since=await watched_since(store, boot_id=boot_id),
             catalog=catalog,
-            emit=queue.submit,
+            emit=from_log,
             drained=queue.drained,
             report=parts.reporter("kernel-log"),
             sysfs=settings.sysfs,

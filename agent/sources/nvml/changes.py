@@ -126,14 +126,15 @@ def fold(view: View, snapshot: Snapshot) -> tuple[View, tuple[Change, ...]]:
     return after, (*changes, *unidentified)
 
 
-def after_gap(view: View) -> View:
+def after_gap(view: View, *, only: PciAddress | None = None) -> View:
     """Return the view after a time in which NVML was not polled: that the driver requires nothing is unknown.
 
     The next poll reports it again. The kernel log may have reported a requirement in the gap; NVML alone shows its end.
+    ``only``: of this GPU alone.
     """
     gpus = {
         uuid: replace(state, recovery_action=None)
-        if state.reports_action and state.recovery_action == NO_ACTION
+        if state.reports_action and state.recovery_action == NO_ACTION and only in (None, state.gpu.pci)
         else state
         for uuid, state in view.gpus.items()
     }

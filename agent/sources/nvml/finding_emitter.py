@@ -11,7 +11,7 @@ from kubemend.agent.health.gpu.gpu_inventory_state import KnownGpus
 from kubemend.agent.health.gpu.limits import Limits
 from kubemend.agent.health.gpu.record import Record
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.devices import DeviceLocator
+from kubemend.agent.model.devices import DeviceLocator, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.sources.nvml import changes, protocol
 
@@ -46,6 +46,7 @@ class FindingEmitter:
             uuid: vitals_fold.GpuVitals(record=Record(links_seen_up=links, links_remembered=True))
             for uuid, links in known_before.links.items()
         }
+        self._polled_at = float("-inf")  # Unix time
         self._serials = itertools.count(1)
         self._key_prefix = f"nvml:{time.time_ns():x}"  # unique among all agents of one boot
         self.view = changes.of_earlier_agents(known_before.gpus, reset_required=known_before.reset_required)
@@ -54,6 +55,7 @@ class FindingEmitter:
         """Process one poll; ``after_gap``: NVML has not been polled in the time before it."""
         before = changes.after_gap(self.view) if after_gap else self.view
         self.view, changed = changes.fold(before, snapshot)
+        self._polled_at = snapshot.taken_at
         self._drop_dismissed()
         for change in changed:
             self._emit_change(change, observed_at=snapshot.taken_at)
@@ -71,6 +73,15 @@ class FindingEmitter:
         vitals = self._vitals.get(event.uuid, vitals_fold.GpuVitals())
         self._vitals[event.uuid] = vitals_fold.begun(vitals, change.kind, now=clock)
         self._emit_change(change, observed_at=event.observed_at)
+
+    def required_by_log(self, pci: PciAddress, *, at: float) -> None:
+        """Process that the kernel log has reported a requirement of the driver for this GPU, at that Unix time.
+
+        The log may be read late. If NVML has been polled since, it has reported before that nothing is required; the
+        next poll does so again.
+        """
+        if at < self._polled_at:
+            self.view = changes.after_gap(self.view, only=pci)
 
     def unobserved(self, device: str) -> frozenset[FindingKind]:
         """Return the kinds of faults that NVML neither shows nor rules out on a GPU that answers."""

@@ -15,6 +15,7 @@ import structlog
 
 from kubemend.agent.health.gpu.gpu_inventory_state import KnownGpus
 from kubemend.agent.health.gpu.limits import Limits
+from kubemend.agent.health.state import fold as state_fold
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceId, DeviceInventory, Load
 from kubemend.agent.model.findings import Finding, FindingKind
@@ -192,6 +193,11 @@ class NvmlSource:
         """
         self._findings.reset_counters()
         self._wanted.set()
+
+    def note_log(self, finding: Finding) -> None:
+        """Process a finding of the kernel log: the end of a requirement of the driver is reported by NVML alone."""
+        if state_fold.is_driver_verdict(finding) and finding.device.pci is not None:
+            self._findings.required_by_log(finding.device.pci, at=finding.observed_at)
 
     def unobserved(self, device: str) -> Collection[FindingKind]:
         """Return the kinds of faults that NVML neither shows nor rules out on a GPU that answers (UUID or address)."""

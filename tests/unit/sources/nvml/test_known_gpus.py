@@ -1,14 +1,30 @@
 """What is kept of GPUs: by a new agent of the previous one, and after an operator's clear."""
 
+from dataclasses import replace
+
+import pytest
+
 from hack.fakenvml import control
 from hack.fakenvml.control import FakeNvml, gpu_uuid
+from kubemend.agent.health.gpu.gpu_inventory_state import KnownGpus
+from kubemend.agent.health.gpu.limits import Limits
+from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceId, DeviceLocator, PciAddress
-from kubemend.agent.model.findings import FindingKind
+from kubemend.agent.model.findings import Finding, FindingKind, Source
+from kubemend.agent.sources.nvml.finding_emitter import FindingEmitter
+from kubemend.agent.sources.nvml.protocol import Snapshot
 from kubemend.agent.sources.nvml.source import Periods
 from kubemend.common.components import ComponentState
 from tests import eventually
-from tests.unit.sources.nvml.conftest import Start
+from tests.unit.sources.nvml.conftest import Start, classify
+from tests.unit.sources.nvml.test_changes import REQUIRES_NOTHING, gpu
 from tests.unit.sources.nvml.test_vitals import AT_ONCE, GPU
+
+
+def required(*, at: float) -> Finding:
+    """Return the line of an Xid 154 that asks for a reset."""
+    device = DeviceLocator(pci=PciAddress.parse("0000:37:00.0"))
+    return Finding(Source.KERNEL_LOG, FindingKind.XID, "154", device, ActionClass.RESET_DEVICE, observed_at=at)
 
 
 async def test_clear_ends_a_fault_whose_value_is_gone_until_it_is_there_again(fake: FakeNvml, start: Start) -> None:
@@ -39,6 +55,38 @@ async def test_clear_ends_a_requirement_of_a_driver_that_reports_none(fake: Fake
 
     await env.over(FindingKind.RECOVERY_ACTION, gpu=GPU)
     assert FindingKind.RECOVERY_ACTION not in env.source.unobserved(gpu_uuid(0))
+
+
+async def test_requirement_in_a_line_that_is_read_late_ends(start: Start) -> None:
+    """The first poll has reported that nothing is required, and NVML reports only changes."""
+    env = start()
+    over = await env.over(FindingKind.RECOVERY_ACTION, gpu=GPU)
+
+    env.source.note_log(required(at=over.observed_at - 10.0))
+
+    again = await env.over(FindingKind.RECOVERY_ACTION)
+    while again.device.uuid != gpu_uuid(GPU):
+        assert again.observed_at == over.observed_at  # the other GPUs at the first poll
+        again = await env.over(FindingKind.RECOVERY_ACTION)
+    assert again.observed_at > over.observed_at
+
+
+@pytest.mark.parametrize(
+    ("line_at", "ends"), [pytest.param(99.0, ["GPU-0"], id="read-late"), pytest.param(101.0, [], id="not-polled-since")]
+)
+def test_only_a_poll_after_the_requirement_shows_that_it_is_over(line_at: float, ends: list[str]) -> None:
+    emitted = list[Finding]()
+    emitter = FindingEmitter(
+        emit=emitted.append, classify=classify, known_before=KnownGpus(), on_inventory=lambda _: None, limits=Limits()
+    )
+    slots = tuple(replace(REQUIRES_NOTHING, index=number, gpu=gpu(number)) for number in (0, 1))
+    emitter.snapshot(Snapshot(taken_at=100.0, clock=1.0, driver_version="", slots=slots), after_gap=True)
+    emitted.clear()
+
+    emitter.required_by_log(gpu(0).pci, at=line_at)
+    emitter.snapshot(Snapshot(taken_at=105.0, clock=2.0, driver_version="", slots=slots), after_gap=False)
+
+    assert [each.device.uuid for each in emitted if each.code == FindingKind.RECOVERY_ACTION.value] == ends
 
 
 async def test_link_that_was_up_for_a_previous_agent_is_down(fake: FakeNvml, start: Start) -> None:
