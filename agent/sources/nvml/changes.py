@@ -64,8 +64,8 @@ class View:
 
     ``complete`` is False when some index could not be identified. ``unidentified_lost`` counts lost GPUs that were
     never seen healthy. ``unidentified_faults`` are the board errors (nvmlReturn_t) of GPUs that could not be
-    identified. ``unreadable`` lists the GPUs that could not be read, or whose events cannot be received, with the
-    reason. ``ambiguous`` are UUIDs that several GPUs have: which of them a value is of cannot be determined.
+    identified. ``unreadable`` lists the GPUs that could not be read, with the reason. ``ambiguous`` are UUIDs that
+    several GPUs have: which of them a value is of cannot be determined. ``without_events``: as in ``Snapshot``.
     """
 
     gpus: Mapping[DeviceId, GpuState] = field(default_factory=lambda: MappingProxyType({}))
@@ -74,6 +74,7 @@ class View:
     unidentified_faults: frozenset[int] = frozenset()
     unreadable: tuple[str, ...] = ()
     ambiguous: frozenset[DeviceId] = frozenset()
+    without_events: tuple[DeviceId, ...] = ()
 
     @property
     def wants_reinit(self) -> bool:
@@ -120,6 +121,7 @@ def fold(view: View, snapshot: Snapshot) -> tuple[View, tuple[Change, ...]]:
         unidentified_faults=_unidentified_faults(nameless) or (view.unidentified_faults if nameless else frozenset()),
         unreadable=tuple(_unreadable(snapshot)),
         ambiguous=_ambiguous(snapshot),
+        without_events=snapshot.without_events,
     )
     changes = [change for uuid, state in gpus.items() for change in _changes(before.get(uuid), state, slots.get(uuid))]
     unidentified = (*_unidentified_changes(view, after), *_unidentified_fault_changes(view, after))
@@ -321,4 +323,3 @@ def _unreadable(snapshot: Snapshot) -> Iterator[str]:
         if slot.condition is Condition.UNREADABLE:
             name = slot.gpu.uuid if slot.gpu is not None else f"index {slot.index}"
             yield f"GPU {name}: {slot.error}"
-    yield from (f"GPU {uuid}: its events cannot be received, only polls show it" for uuid in snapshot.without_events)

@@ -8,13 +8,15 @@ RELEASED = ComponentStatus(
 )
 
 
-def ready(view: changes.View) -> ComponentStatus:
-    """NVML answers; GPUs that it could not read, or whose events do not arrive, are named."""
-    if not view.unreadable:
+def ready(view: changes.View, *, needs_events: bool) -> ComponentStatus:
+    """NVML answers; GPUs that it could not read are named, and those whose events do not arrive if they are needed."""
+    silent = view.without_events if needs_events else ()
+    problems = [*view.unreadable, *(f"GPU {uuid}: its events do not arrive, only polls show it" for uuid in silent)]
+    if not problems:
         return ComponentStatus(ComponentState.READY)
     return ComponentStatus(
         ComponentState.DEGRADED,
-        "; ".join(view.unreadable),
+        "; ".join(problems),
         "run nvidia-smi on the node and look for NVRM in its kernel log",
     )
 

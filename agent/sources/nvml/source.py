@@ -63,6 +63,7 @@ class NvmlSource:
     and a link that was up is down, not uncabled.
     ``on_inventory`` receives the same for the next agent, whenever it changes. ``sysfs`` is the path by which GPUs on
     the PCI bus are counted. ``unlisted`` returns the GPUs that the driver has and NVML does not list.
+    ``needs_events``: without them the component is degraded.
     """
 
     def __init__(
@@ -78,8 +79,10 @@ class NvmlSource:
         sysfs: Path = Path("/sys"),
         unlisted: Callable[[], Collection[str]] = tuple,
         limits: Limits | None = None,
+        needs_events: bool = True,
     ) -> None:
         self._report = report
+        self._needs_events = needs_events
         self._sysfs = sysfs
         self._unlisted = unlisted
         self._findings = FindingEmitter(
@@ -311,7 +314,7 @@ class NvmlSource:
             self._stuck = False
             log.info("nvml.driver_responsive")
             if self._fresh:  # polls continued while the wait for events hung
-                self._set_status(component_status.ready(self._findings.view))
+                self._set_status(component_status.ready(self._findings.view, needs_events=self._needs_events))
         elif self._fresh:
             self._beats += 1
             longest = self._periods.poll_period + _LONGEST_POLL * self._periods.hang_deadline
@@ -338,7 +341,7 @@ class NvmlSource:
         with contained.within(contained.Part.DEVICE, "a snapshot of all"):
             self._findings.snapshot(snapshot, after_gap=after_gap)
         if not self._stuck:
-            self._set_status(component_status.ready(self._findings.view))
+            self._set_status(component_status.ready(self._findings.view, needs_events=self._needs_events))
         self._plan_reinit()
 
     def _plan_reinit(self) -> None:

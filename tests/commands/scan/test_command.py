@@ -90,6 +90,15 @@ def test_gpu_that_answers_only_errors_is_not_healthy(machine: Machine) -> None:
     assert {label for label, row in rows(scanned).items() if row["health"] != "Healthy"} == {"GPU 1"}
 
 
+def test_scan_needs_no_events(machine: Machine) -> None:
+    """It polls once."""
+    machine.nvml.error("nvmlDeviceRegisterEvents", ERROR_UNKNOWN, gpu=1)
+
+    scanned = machine.scan("--json")
+
+    assert (scanned.returncode, json.loads(scanned.stdout)["unseen"]) == (HEALTHY, [])
+
+
 def test_hanging_driver_is_named_and_other_checks_complete(machine: Machine) -> None:
     machine.nvml.hang()
     machine.bus.function("0000:3b:00.0")

@@ -96,7 +96,7 @@ async def test_gpu_whose_events_cannot_be_registered_degrades_the_component_unti
     fake.error(REGISTER, reader.UNKNOWN, gpu=2)
     env = start()
     status = await env.status(ComponentState.DEGRADED)
-    assert status.message == f"GPU {control.gpu_uuid(2)}: its events cannot be received, only polls show it"
+    assert status.message == f"GPU {control.gpu_uuid(2)}: its events do not arrive, only polls show it"
 
     fake.error(REGISTER, 0, gpu=2)
     await env.status(ComponentState.READY)
