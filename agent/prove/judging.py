@@ -93,6 +93,9 @@ def pairs(measured: Measured) -> Iterator[tuple[tuple[str, str], Verdict]]:
             wrong = next(_differences([step]), None)
             passed = Verdict(Outcome.PASSED, evidence=_speeds([step]))
             yield step.pair, wrong or (passed if step.planned else Verdict(Outcome.UNKNOWN, Reason.INCOMPLETE))
+    for each in measured.no_access:
+        message = "the driver gives the second no access to the memory of the first"
+        yield each.pair, Verdict(Outcome.SKIPPED, Reason.NO_PEER_ACCESS, message)
     if measured.hanging is not None and measured.hanging.pair is not None:
         yield measured.hanging.pair, _did_not_answer(measured.hanging)
     elif measured.failure is not None and measured.failure.pair is not None:

@@ -81,6 +81,13 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class NoAccess:
+    """No copy was tried: by the driver, the pair's destination cannot access the memory of its source."""
+
+    pair: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class CudaFailure:
     """A call of the driver API that returned an error. ``test`` is None before the first test."""
 
@@ -113,7 +120,7 @@ class Finished:
     """All steps were done. The last message."""
 
 
-Message = Facts | Step | CudaFailure | Hanging | NoLibrary | Finished
+Message = Facts | Step | NoAccess | CudaFailure | Hanging | NoLibrary | Finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +129,7 @@ class Measured:
 
     facts: Facts | None = None
     steps: tuple[Step, ...] = ()
+    no_access: tuple[NoAccess, ...] = ()
     failure: CudaFailure | None = None
     hanging: Hanging | None = None
     no_library: str | None = None
@@ -157,6 +165,8 @@ def gathered(messages: Iterable[Message], *, ended: str = "") -> Measured:
                 measured = replace(measured, facts=message)
             case Step():
                 measured = replace(measured, steps=(*measured.steps, message))
+            case NoAccess():
+                measured = replace(measured, no_access=(*measured.no_access, message))
             case CudaFailure():
                 measured = replace(measured, failure=message)
             case Hanging():
@@ -175,5 +185,5 @@ def _plain(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _TYPES: Final[Mapping[str, Callable[..., Message]]] = {
-    each.__name__: each for each in (Facts, Step, CudaFailure, Hanging, NoLibrary, Finished)
+    each.__name__: each for each in (Facts, Step, NoAccess, CudaFailure, Hanging, NoLibrary, Finished)
 }

@@ -8,7 +8,7 @@ from typing import Final
 
 from kubemend.agent.prove import kernels, reference
 from kubemend.agent.prove.cuda import OUT_OF_MEMORY, Context, Cuda, CudaError
-from kubemend.agent.prove.measurements import Facts, Finished, Message, Step, Test
+from kubemend.agent.prove.measurements import Facts, Finished, Message, NoAccess, Step, Test
 
 MIB: Final = 1 << 20
 
@@ -97,7 +97,10 @@ def one_gpu(cuda: Cuda, emit: Emit, *, plan: Plan, uuid: str | None = None) -> N
 
 
 def peers(cuda: Cuda, emit: Emit, *, count: int, plan: Plan) -> None:
-    """Copy between all pairs of the ``count`` visible GPUs that can access each other. Raises CudaError."""
+    """Copy between all pairs of the ``count`` visible GPUs that can access each other, and name the others.
+
+    Raises CudaError.
+    """
     cuda.call("cuInit", 0)
     testers = []
     for index in range(count):
@@ -107,9 +110,13 @@ def peers(cuda: Cuda, emit: Emit, *, count: int, plan: Plan) -> None:
     cuda.test = Test.PEER
     for target in testers:
         for source in testers:
-            if source is not target and cuda.can_access(target.context.device, source.context.device):
-                cuda.pair = (source.uuid, target.uuid)
-                emit(replace(target.from_peer(source), pair=cuda.pair))
+            if source is target:
+                continue
+            if not cuda.can_access(target.context.device, source.context.device):
+                emit(NoAccess((source.uuid, target.uuid)))
+                continue
+            cuda.pair = (source.uuid, target.uuid)
+            emit(replace(target.from_peer(source), pair=cuda.pair))
     cuda.test = cuda.pair = None
     emit(Finished())
     for each in testers:

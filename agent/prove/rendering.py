@@ -7,7 +7,7 @@ import click
 import tabulate
 
 from kubemend.agent.prove.report import GpuRow, Report
-from kubemend.agent.prove.verdicts import Outcome, Verdict
+from kubemend.agent.prove.verdicts import Outcome, Reason, Verdict
 
 _HEADERS: Final = ("DEVICE", "NAME", "PCI", "PROOF", "REASON", "MESSAGE")
 _COLOURS: Final = {
@@ -17,6 +17,7 @@ _COLOURS: Final = {
     Outcome.UNKNOWN: "magenta",
 }
 _NOTHING = "-"
+_MOST_PAIRS: Final = 4
 
 
 def text(report: Report, *, colour: bool) -> str:
@@ -26,9 +27,10 @@ def text(report: Report, *, colour: bool) -> str:
         cells = [[cell or _NOTHING for cell in _cells(row, colour=colour)] for row in report.gpus]
         lines += [tabulate.tabulate(cells, _HEADERS, tablefmt="plain", disable_numparse=True), ""]
     for pair in report.pairs:
-        if pair.verdict.outcome is not Outcome.PASSED:
+        if pair.verdict.outcome is not Outcome.PASSED and pair.verdict.reason is not Reason.NO_PEER_ACCESS:
             styled = _styled(pair.verdict.outcome, colour=colour)
             lines.append(f"{styled}  {pair.source} to {pair.target}: {_reason(pair.verdict)}: {pair.verdict.message}")
+    lines += _without_access(report, colour=colour)
     lines += [
         f"{_styled(Outcome.UNKNOWN, colour=colour)}  {each.part}: {each.what}; {each.hint}" for each in report.unseen
     ]
@@ -48,6 +50,17 @@ def as_json(report: Report) -> dict[str, Any]:
         "unseen": [{"part": each.part, "what": each.what, "hint": each.hint} for each in report.unseen],
         "notes": list(report.notes),
     }
+
+
+def _without_access(report: Report, *, colour: bool) -> list[str]:
+    """Return one line for all pairs without access: on a machine with eight GPUs these can be 56."""
+    pairs = [each for each in report.pairs if each.verdict.reason is Reason.NO_PEER_ACCESS]
+    if not pairs:
+        return []
+    shown = ", ".join(f"{each.source} to {each.target}" for each in pairs[:_MOST_PAIRS])
+    more = f" and {len(pairs) - _MOST_PAIRS} more" if len(pairs) > _MOST_PAIRS else ""
+    first = pairs[0].verdict
+    return [f"{_styled(first.outcome, colour=colour)}  {shown}{more}: {_reason(first)}: {first.message}"]
 
 
 def _cells(row: GpuRow, *, colour: bool) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Final
 
 from kubemend.agent.model.devices import DeviceId
-from kubemend.agent.prove.verdicts import Outcome, Verdict
+from kubemend.agent.prove.verdicts import Outcome, Reason, Verdict
 from kubemend.agent.scan.report import Unseen
 
 EXIT_CODES: Final[Mapping[Outcome, int]] = MappingProxyType(
@@ -39,7 +39,7 @@ class PairRow:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All GPUs, the pairs that can copy to each other, what could not be checked, and notes that are no problems."""
+    """All GPUs, the pairs of those that passed, what could not be checked, and notes that are no problems."""
 
     gpus: tuple[GpuRow, ...] = ()
     pairs: tuple[PairRow, ...] = ()
@@ -48,8 +48,12 @@ class Report:
 
     @property
     def outcome(self) -> Outcome:
-        """The worst outcome: failures first, then unknown and skipped. No GPU at all is not a failure."""
-        outcomes = [each.verdict.outcome for each in self.gpus] + [each.verdict.outcome for each in self.pairs]
+        """The worst outcome: failures first, then unknown and skipped. No GPU at all is not a failure.
+
+        GPUs that cannot access each other leave it as it is: many boards and virtual machines have no such access.
+        """
+        verdicts = [each.verdict for each in self.gpus] + [each.verdict for each in self.pairs]
+        outcomes = [each.outcome for each in verdicts if each.reason is not Reason.NO_PEER_ACCESS]
         return max([*outcomes, *[Outcome.UNKNOWN] * len(self.unseen)], key=_RANK.index, default=Outcome.PASSED)
 
     @property

@@ -33,6 +33,7 @@ class Reason(enum.Enum):
     COMPUTE_MODE = "ComputeMode"
     TOO_LITTLE_MEMORY = "TooLittleMemory"
     NO_CUDA = "NoCuda"
+    NO_PEER_ACCESS = "NoPeerAccess"
 
     NOT_VISIBLE = "NotVisible"
     NVML_UNCLEAR = "NvmlUnclear"

@@ -9,12 +9,14 @@ import pytest
 from hack.fakecuda.control import MIB, Wrong
 from hack.fakenvml.control import MigSpec, gpu_uuid
 from kubemend.agent.health.catalog import catalog_file
-from kubemend.agent.prove import proving
-from kubemend.agent.prove.verdicts import Outcome, Reason
+from kubemend.agent.prove import proving, rendering
+from kubemend.agent.prove.report import PairRow, Report
+from kubemend.agent.prove.verdicts import Outcome, Reason, Verdict
 from tests.unit.prove.conftest import GPUS, Machine
 
 PASSED, FAILED, UNPROVEN = 0, 2, 3
 RIGHT = ("Passed", "")
+WITHOUT_ACCESS = (("GPU 2", "GPU 0"), ("GPU 2", "GPU 1"), ("GPU 0", "GPU 2"), ("GPU 1", "GPU 2"))
 
 
 def of_gpus(report: dict[str, Any]) -> list[tuple[str, str]]:
@@ -70,8 +72,33 @@ def test_wrong_copy_between_gpus_fails_the_pair(large_machine: Machine) -> None:
     assert [(row["source"], row["target"], row["outcome"], row["reason"]) for row in report["pairs"]] == [
         ("GPU 1", "GPU 0", "Failed", "WrongCopy"),
         ("GPU 0", "GPU 1", "Passed", ""),
+        *((source, target, "Skipped", "NoPeerAccess") for source, target in WITHOUT_ACCESS),
     ]
     assert report["unseen"] == []
+
+
+def test_gpus_without_access_to_each_other_are_named_and_no_failure(machine: Machine) -> None:
+    with machine.cuda.gpu(0) as gpu:
+        gpu.peers = 0
+
+    report = machine.proof()
+
+    assert report["exit_code"] == PASSED
+    assert of_gpus(report) == [RIGHT] * GPUS
+    assert [(row["outcome"], row["reason"]) for row in report["pairs"]] == [("Skipped", "NoPeerAccess")] * 2
+
+
+def test_pairs_without_access_are_one_line() -> None:
+    """Of eight GPUs these can be 56."""
+    skipped = Verdict(Outcome.SKIPPED, Reason.NO_PEER_ACCESS, "none")
+    pairs = tuple(PairRow(f"GPU {one}", f"GPU {two}", skipped) for one in range(3) for two in range(3) if one != two)
+
+    lines = rendering.text(Report(pairs=pairs), colour=False).splitlines()
+
+    assert lines[0] == (
+        "Skipped  GPU 0 to GPU 1, GPU 0 to GPU 2, GPU 1 to GPU 0, GPU 1 to GPU 2 and 2 more: NoPeerAccess: none"
+    )
+    assert len(lines) == 2
 
 
 def test_slow_memory_fails_and_half_the_rate_does_not(machine: Machine) -> None:

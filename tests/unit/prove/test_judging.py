@@ -16,6 +16,7 @@ from kubemend.agent.prove.measurements import (
     Hanging,
     Measured,
     Message,
+    NoAccess,
     NoLibrary,
     Step,
     Test,
@@ -226,6 +227,7 @@ def test_copies_between_gpus_are_judged_by_pair() -> None:
     good, bad = (replace(step(Test.PEER), pair=pair) for pair in (("a", "b"), ("b", "a")))
     measured = Measured(
         steps=(good, replace(bad, wrong=2, offset=8)),
+        no_access=(NoAccess(("b", "c")),),
         hanging=Hanging("cuMemcpyPeer", 15.0, Test.PEER, ("a", "c")),
     )
 
@@ -234,6 +236,7 @@ def test_copies_between_gpus_are_judged_by_pair() -> None:
     assert found == {
         ("a", "b"): (Outcome.PASSED, None),
         ("b", "a"): (Outcome.FAILED, Reason.WRONG_COPY),
+        ("b", "c"): (Outcome.SKIPPED, Reason.NO_PEER_ACCESS),
         ("a", "c"): (Outcome.FAILED, Reason.DID_NOT_ANSWER),
     }
     assert "cuMemcpyPeer" in judging.unfinished_pairs(measured)
