@@ -23,8 +23,8 @@ OnInventory = Callable[[KnownGpus], None]
 class FindingEmitter:
     """Keeps the view of all polls, and emits its changes.
 
-    ``known_before`` is what previous agents of this boot have seen. ``on_inventory``
-    receives all known ones whenever they change.
+    ``known_before`` is what previous agents of this boot have seen. ``on_inventory`` receives all known GPUs whenever
+    they change.
     """
 
     def __init__(

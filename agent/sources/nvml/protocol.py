@@ -217,7 +217,8 @@ def _slot(body: Mapping[str, Any]) -> Slot:
 
 
 def _snapshot(body: Mapping[str, Any]) -> Snapshot:
-    slots, without_events = tuple(map(_slot, body["slots"])), tuple(map(DeviceId, body["without_events"]))
+    slots = tuple(map(_slot, body["slots"]))
+    without_events = tuple(map(DeviceId, body.get("without_events", ())))  # recorded polls may lack them
     return Snapshot(**{**body, "slots": slots, "without_events": without_events})
 
 

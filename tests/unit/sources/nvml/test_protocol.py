@@ -46,6 +46,7 @@ messages = st.one_of(
     st.builds(protocol.Ended, reason=st.sampled_from(protocol.EndReason), detail=st.text()),
     st.builds(
         protocol.Snapshot,
+        without_events=st.lists(uuids).map(tuple),
         taken_at=st.floats(0, 1e10),
         clock=st.floats(0, 1e10),
         driver_version=st.text(),
