@@ -180,15 +180,20 @@ async def test_program_that_ends_by_itself_and_the_next_one_are_passed_on(
     assert env.renewed == [env.cri_env.old] * times
 
 
+async def not_opted_in_for_a_moment(env: Env) -> None:
+    """Have the pod's launcher be followed no longer, and then again."""
+    pod = env.pods.pods()[POD.uid]
+    await env.pods.put(replace(pod, annotations={}))
+    await eventually.true(lambda: env.states[-1] is None)
+    await env.pods.put(pod)
+
+
 async def test_program_that_began_while_its_pod_was_not_opted_in_for_a_moment_is_passed_on(env: Env) -> None:
     """The heartbeat that it has not begun yet was the former program's."""
     env.launchers.answers += [replace(RUNS, age=100.0)]
     async with env.watched():
         await eventually.true(lambda: len(env.launchers.asked) == 2)
-        pod = env.pods.pods()[POD.uid]
-        await env.pods.put(replace(pod, annotations={}))
-        await eventually.true(lambda: env.states[-1] is None)
-        await env.pods.put(pod)
+        await not_opted_in_for_a_moment(env)
         await eventually.true(lambda: len(env.launchers.asked) == 3)
         env.launchers.go_on(replace(RUNS, program=2, age=1.0))
         await eventually.true(lambda: len(env.launchers.asked) == 4)
@@ -235,10 +240,7 @@ async def test_a_failure_is_passed_on_once_although_its_pod_was_not_opted_in_for
     env.launchers.answers += [FAILED]
     async with env.watched():
         await eventually.true(lambda: len(env.launchers.asked) == 2)
-        pod = env.pods.pods()[POD.uid]
-        await env.pods.put(replace(pod, annotations={}))
-        await eventually.true(lambda: env.states[-1] is None)
-        await env.pods.put(pod)
+        await not_opted_in_for_a_moment(env)
         await eventually.true(lambda: len(env.launchers.asked) == 3)
         env.launchers.go_on(FAILED, SECOND)
         await eventually.true(lambda: len(env.launchers.asked) == 5)
