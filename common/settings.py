@@ -12,12 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-import structlog
 import yaml
 
 from kubemend.common import durations
-
-log = structlog.get_logger(__name__)
 
 ENV_PREFIX: Final = "KUBEMEND_"
 
@@ -113,6 +110,9 @@ class Options:
         """Log the variables that look like settings and are none: a misspelled one would have no effect, silently."""
         known = {ENV_PREFIX + name.upper() for name in ("config", *(item.name for item in fields(self._kind)))}
         if unknown := sorted(name for name in environ if name.startswith(ENV_PREFIX) and name not in known):
+            import structlog  # not for --help, and not before ``agent.app``, which keeps it from loading rich
+
+            log = structlog.get_logger(__name__)
             log.warning("settings.unknown_variables", names=unknown, hint="they are ignored; see --help")
 
     def _option(self, item: "Field[Any]") -> Decorator:

@@ -11,6 +11,7 @@ from tests.fakes.certificates import Authority
 
 SCRIPT = """
 import sys
+import kubemend.agent.cli.agent
 import kubemend.agent.app.agent
 from kubemend.agent.sources.network import netlink
 netlink.RawLink(bytes(64), 1, "eth0").decode()
