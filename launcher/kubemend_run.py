@@ -2734,7 +2734,7 @@ def command() -> NoReturn:
         code = main()
     except SystemExit as end:  # of argparse, which has written why
         code = end.code
-    except BaseException:  # noqa: BLE001 - the process ends
+    except BaseException:  # noqa: BLE001 - its traceback is written, and the exit code is 1
         sys.excepthook(*sys.exc_info())
     finally:
         with contextlib.suppress(OSError, AttributeError):  # it is None if it was closed before

@@ -1,10 +1,12 @@
 """The launcher ends as the program ended, and behaves as the program alone would."""
 
+import contextlib
 import os
 import signal
 import sys
 import time
 import tomllib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -131,32 +133,32 @@ async def test_signals_that_are_ignored_stay_ignored(launcher: Running) -> None:
 _IN_A_SESSION = "import fcntl, os, sys; os.setsid(); fcntl.ioctl(0, 0x540E, 0); os.execv(sys.argv[1], sys.argv[1:])"
 
 
-async def test_the_terminal_is_the_programs_and_its_interrupt_key_stops_it(launcher: Running) -> None:
+@contextlib.asynccontextmanager
+async def typed_in_a_terminal(launcher: Running, keys: bytes) -> AsyncIterator[int]:
+    """Start the launcher in a terminal, and type keys that its program reads; yield the terminal."""
     terminal, stdin = os.openpty()
     launcher.start(under=[sys.executable, "-c", _IN_A_SESSION], stdin=stdin)
     await launcher.nth(1, "begin")
     launcher.order("events.say(input())")
-    os.write(terminal, b"typed\n")
+    os.write(terminal, keys)
     await launcher.nth(1, "typed")
-    os.write(terminal, b"\x03")
-    assert await launcher.ended() == 130
-    assert len(launcher.events("begin")) == 1
+    yield terminal
     os.close(stdin)
     os.close(terminal)
+
+
+async def test_the_terminal_is_the_programs_and_its_interrupt_key_stops_it(launcher: Running) -> None:
+    async with typed_in_a_terminal(launcher, b"typed\n") as terminal:
+        os.write(terminal, b"\x03")
+        assert await launcher.ended() == 130
+        assert len(launcher.events("begin")) == 1
 
 
 async def test_key_that_suspends_a_program_has_no_effect_as_on_process_1(launcher: Running) -> None:
     """Nothing would resume it: below `kubectl attach` there is no shell, and of a shell it is no child."""
-    terminal, stdin = os.openpty()
-    launcher.start(under=[sys.executable, "-c", _IN_A_SESSION], stdin=stdin)
-    await launcher.nth(1, "begin")
-    launcher.order("events.say(input())")
-    os.write(terminal, b"\x1atyped\n")
-    await launcher.nth(1, "typed")
-    launcher.order("sys.exit(0)")
-    assert await launcher.ended() == 0
-    os.close(stdin)
-    os.close(terminal)
+    async with typed_in_a_terminal(launcher, b"\x1atyped\n"):
+        launcher.order("sys.exit(0)")
+        assert await launcher.ended() == 0
 
 
 async def test_orphans_that_end_are_reaped(launcher: Running) -> None:
