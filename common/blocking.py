@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import functools
 import queue
 import threading
@@ -31,7 +32,8 @@ class DedicatedThread:
         """Run ``work`` and return its result, or raise its exception; one call at a time.
 
         Raises TimeoutError after ``timeout`` seconds (None: the caller has its own deadline), and at once while an
-        earlier call has not returned. An error that arrives after the caller has stopped waiting is logged.
+        earlier call has not returned; OSError when the node has no thread left. An error that arrives after the caller
+        has stopped waiting is logged.
         """
         if self._busy:
             raise TimeoutError("an earlier call has not returned yet")
@@ -54,8 +56,8 @@ class DedicatedThread:
             with contextlib.suppress(RuntimeError):  # the event loop has ended in the meantime
                 loop.call_soon_threadsafe(came_back, settle, failed)
 
-        self._busy = True
         self._ensure_thread()
+        self._busy = True
         self._jobs.put(job)
         async with asyncio.timeout(timeout):
             return await outcome
@@ -73,8 +75,12 @@ class DedicatedThread:
 
     def _ensure_thread(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise OSError(errno.EAGAIN, str(error)) from error
+            self._thread = thread
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -84,6 +84,9 @@ class Dialer:
                 f"{self._where.token}"
             )
             raise HubError(HubProblem(what, "Check that the resolver and the file system answer.")) from None
+        except OSError as error:
+            hint = "Check the node's limits of threads and processes."
+            raise HubError(HubProblem(f"cannot look for the hub: {error.strerror}", hint)) from error
 
 
 def resolved(where: HubEndpoint) -> tuple[Address, ...]:

@@ -190,4 +190,4 @@ def _phrase(status: int) -> str:
 
 def _seconds(retry_after: str | None) -> float | None:
     """Parse ``Retry-After`` in its seconds form, the only one that the API server sends."""
-    return float(retry_after) if retry_after is not None and retry_after.isdigit() else None
+    return float(retry_after) if retry_after is not None and retry_after.isdecimal() else None

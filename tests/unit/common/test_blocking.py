@@ -48,6 +48,19 @@ async def test_hanging_call_times_out_and_further_ones_fail_at_once(
     assert len(set(threading.enumerate()) - before) == 1
 
 
+async def test_a_call_for_which_no_thread_could_start_leaves_room_for_the_next(
+    thread: DedicatedThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(OSError, match="can't start new thread"):
+            await thread.call(lambda: None, timeout=60)
+    assert await thread.call(lambda: "next", timeout=60) == "next"
+
+
 async def test_a_call_that_comes_back_late_makes_room_for_the_next(
     thread: DedicatedThread, stuck: threading.Event
 ) -> None:

@@ -1,6 +1,7 @@
 """Report each problem with the hub in one line with a hint, and recover once it is fixed."""
 
 import asyncio
+import threading
 from pathlib import Path
 
 import grpc
@@ -52,6 +53,16 @@ async def test_certificate_for_other_name_is_rejected(env: HubEnv) -> None:
         status = await env.reports.until(ComponentState.DEGRADED, saying=f"has no certificate for {NAME}")
         assert "--hub-name" in status.hint
         assert hub.unseen == 0
+
+
+async def test_node_without_a_free_thread_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    dialer = endpoint.Dialer(HubEndpoint(addresses=(), name=NAME, ca=tmp_path / "ca", token=tmp_path / "token"))
+    with pytest.raises(HubError, match="can't start new thread"):
+        await dialer.token()
 
 
 async def test_ca_file_without_certificate_is_reported(env: HubEnv) -> None:
