@@ -4,6 +4,7 @@ Packages of which kubemend uses a small part import everything they have.
 """
 
 import contextlib
+import ctypes
 import gc
 import importlib.util
 import ssl
@@ -11,6 +12,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Final
+
+_M_ARENA_MAX: Final = -8  # malloc.h of glibc
 
 _ONE_AT_A_TIME = threading.RLock()
 
@@ -77,6 +81,15 @@ def use_small_tls_buffers() -> None:
     from asyncio import sslproto  # not at the start of every command
 
     sslproto.SSLProtocol.max_size = 2**15
+
+
+def use_one_malloc_arena() -> None:
+    """Have all threads allocate from one arena of glibc from now on: 1.5 MB less in an agent, which has ten threads.
+
+    Each thread would get an arena of its own, most of it unused. Python's lock serializes almost all allocations.
+    """
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:  # other C libraries have none
+        mallopt(_M_ARENA_MAX, 1)
 
 
 @contextlib.contextmanager

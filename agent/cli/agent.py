@@ -23,6 +23,7 @@ def agent(settings: Settings) -> None:
     # Imported here so that --help does not load gRPC and the Kubernetes client.
     from kubemend.common import footprint
 
+    footprint.use_one_malloc_arena()
     with (
         footprint.without_system_authorities(),
         footprint.without_system_mime_types(),

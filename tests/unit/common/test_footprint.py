@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import importlib
 import mimetypes
 import ssl
+import subprocess
 import sys
 from asyncio import sslproto
 from collections.abc import Iterator
@@ -122,3 +124,26 @@ def test_nothing_is_collected_within_the_block(enabled: bool) -> None:
         assert (within, gc.isenabled()) == (False, enabled)
     finally:
         (gc.enable if was_enabled else gc.disable)()
+
+
+_THREADS_ALLOCATE = """
+import ctypes, sys, threading
+from kubemend.common import footprint
+if sys.argv[1] == "one":
+    footprint.use_one_malloc_arena()
+libc = ctypes.CDLL(None)
+for _ in range(4):
+    threading.Thread(target=libc.malloc, args=(1000,)).start()
+libc.malloc_stats()
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_stats"), reason="only glibc has arenas")
+def test_threads_allocate_from_one_arena() -> None:
+    arenas = {}
+    for count in ("many", "one"):
+        done = subprocess.run(
+            [sys.executable, "-c", _THREADS_ALLOCATE, count], capture_output=True, text=True, check=True
+        )
+        arenas[count] = done.stderr.count("\nArena ") + done.stderr.startswith("Arena ")
+    assert arenas["one"] == 1 < arenas["many"]
