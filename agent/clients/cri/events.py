@@ -5,6 +5,7 @@ import enum
 import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from kubemend.agent.clients.cri import convert
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodRef, SandboxId
@@ -171,6 +172,10 @@ class Clocks:
         return self.unix - (self.since_boot - earlier.since_boot)
 
 
+_MOST_GONE: Final = 4096
+"""Deleted containers that are remembered at least, since the last listing that was applied."""
+
+
 class Ledger:
     """The known state of all containers, so that each step is returned once, however often it is seen.
 
@@ -184,7 +189,8 @@ class Ledger:
         self._in_order: tuple[ContainerSummary, ...] | None = None  # None: something has changed
         self._stream_since = 0
         self._opened: Clocks | None = None
-        # Ids are never reused: any later stream message about these is late.
+        # Ids are never reused: any later stream message about these is late, by seconds. A stream may be complete for
+        # months, so the latest suffice.
         self._gone: set[ContainerId] = set()
         self._gone_before: set[ContainerId] = set()
 
@@ -229,6 +235,8 @@ class Ledger:
             return ()  # not kubelet's, or removed before it could be described
         self._in_order = None
         if seen.kind is EventKind.DELETED:
+            if len(self._gone) >= _MOST_GONE:
+                self._gone_before, self._gone = self._gone, set()
             self._gone.add(seen.container_id)
             self._known.pop(seen.container_id, None)
             return tuple(_events(seen, steps=_steps(before, None)))

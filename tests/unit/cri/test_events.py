@@ -1,6 +1,7 @@
 """Steps of containers' lives, from two listings and from a stream."""
 
 import dataclasses
+import tracemalloc
 from collections.abc import Iterable
 
 from hypothesis import given
@@ -173,6 +174,21 @@ def test_late_events_of_a_deleted_container_are_dropped() -> None:
 
     for kind in KINDS:
         assert ledger.observe(events.Observation(kind, ContainerId("a"), 4, view("a", ContainerState.EXITED))) == ()
+
+
+def test_deleted_containers_of_a_stream_that_never_breaks_take_a_bounded_amount_of_memory() -> None:
+    ledger, life = events.Ledger(), [EventKind.CREATED, EventKind.DELETED]
+    ledger.reconcile([], at=1)
+    tracemalloc.start()
+    try:
+        for number in range(20_000):
+            one = view(f"{number:064}", ContainerState.EXITED)
+            for kind in life:
+                ledger.observe(events.Observation(kind, one.id, 4, one))
+        assert tracemalloc.get_traced_memory()[0] < 2 << 20
+    finally:
+        tracemalloc.stop()
+    assert ledger.observe(events.Observation(EventKind.STOPPED, one.id, 4, one)) == (), "a late one is dropped still"
 
 
 def test_late_stream_events_cover_a_life_between_listings() -> None:
