@@ -35,7 +35,10 @@ _MAY_PASS = (cri_errors.DeadlineExceeded, cri_errors.ContainerBusy, cri_errors.N
 _TRIES = 5
 """How often one agent tries to replay an intent whose error may pass."""
 
-_FAILED = (Result.FAILED, Result.STUCK, Result.STEPPED_DOWN, Result.NOT_ALIKE)
+_DECIDED_AGAIN = (Result.STEPPED_DOWN, Result.NOT_ALIKE, Result.TRIGGER_ENDED)
+"""Results after which the fault may last, with nothing that restarts the program."""
+
+_FAILED = (Result.FAILED, Result.STUCK, *_DECIDED_AGAIN)
 """Results that close a restart although its program was not replaced: only a report shows that."""
 
 
@@ -50,9 +53,9 @@ class Resumed:
 
     @property
     def steps_down(self) -> bool:
-        """Return whether another strategy must take over. A person can ask again, as after a restart that failed."""
+        """Return whether another restart must take over. A person can ask again, as after a restart that failed."""
         by_person = self.intent.reason == REQUESTED
-        return self.outcome.result in (Result.STEPPED_DOWN, Result.NOT_ALIKE) and not (self.stale or by_person)
+        return self.outcome.result in _DECIDED_AGAIN and not (self.stale or by_person)
 
 
 class Replay:

@@ -200,14 +200,18 @@ class RestartScheduler:
     async def take_over(self, plan: RestartPlan, outcome: Outcome, *, reason: str) -> bool:
         """Carry out a previous agent's restart by another strategy, because its own one has stepped down since.
 
-        Its intents leave the journal when the other one's enters it. Return False if nothing is done, because the count
-        of the restart, which has the time and the device of its fault, is too old. Raises JournalError.
+        One that has changed nothing is decided again. Its intents leave the journal when the other one's enters it.
+        Return False if nothing is done, because the count of the restart, which has the time and the device of its
+        fault, is too old. Raises JournalError.
         """
-        if (stepped_down := await self.stepped_down(plan.entries, outcome)) is None:
+        await self._budgets.load()
+        if (counted := self._budgets.of_previous(plan.entries)) is None:
             return False
+        if (stepped_down := await self.stepped_down(plan.entries, outcome)) is None:
+            counted.cancel()
         devices = await restart_proof.resumed_devices(self._dependencies, plan)
         facts = self._dependencies.device_facts
-        begun, first = stepped_down.counted.restart, plan.entries[0]
+        begun, first = counted.restart, plan.entries[0]
         found = admission.Cause(
             reason, reason, happened_at=begun.fault_at, device=begun.device, container=first.target_old
         )
@@ -216,7 +220,7 @@ class RestartScheduler:
             return replace(found, action=facts.action(devices)) if facts is not None and devices else found
 
         await self.submit(Request(first.target, cause, devices=devices, gang_answered=True, stepped_down=stepped_down))
-        await stepped_down.counted.erase()
+        await counted.erase()
         return True
 
     async def _is_handled_by_hub(self, request: Request) -> bool:

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -12,12 +13,15 @@ from structlog.testing import capture_logs
 
 from kubemend.agent.actuator import progress
 from kubemend.agent.clients.journal.store import JournalError
+from kubemend.agent.model import conditions
 from kubemend.agent.model.outcomes import Outcome, Result
-from kubemend.agent.model.workloads import ContainerId
+from kubemend.agent.model.workloads import ContainerId, RestartRule, RuleAction
 from kubemend.agent.restart import admission, intents
 from kubemend.agent.restart.counts import Begun
 from kubemend.agent.restart.intents import Strategy
+from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts import replay as replay_module
+from kubemend.agent.restarts.manual_requests import CODE as REQUESTED
 from kubemend.agent.restarts.plan_execution import PlanExecution
 from kubemend.agent.restarts.recovery import Background, Recovery
 from kubemend.agent.restarts.requests import Request
@@ -213,6 +217,56 @@ async def test_restart_that_has_changed_nothing_counts_no_more(env: RestartEnv, 
         assert await replay.run() == 1
     assert await env.store.unfinished() == ()
     assert (await env.store.begun_since(0.0) == ()) is replaced
+
+
+async def begin_by_rules(env: RestartEnv, *, reason: str) -> None:
+    """Begin a restart of ``logger`` by the rules, whose trigger has ended by itself before the agent could kill it."""
+    view = env.pod.pods.pods()[POD.uid]
+    rule = RestartRule(RuleAction.RESTART_ALL, frozenset({137}))
+    specs = tuple(replace(spec, restart_rules=(rule,)) if spec.name == "trainer" else spec for spec in view.containers)
+    annotations = {"kubemend.io/restart": "InPlace", "kubemend.io/strategy": "rules"}
+    await env.pod.pods.put(replace(view, annotations=annotations, containers=specs))
+    trigger = env.pod.old["trainer"]
+    intent = env.pod.intent(strategy=Strategy.RULES, trigger=trigger, created_at=NOW - 30, reason=reason)
+    counted = Begun(POD.uid, frozenset(ROLES), at=NOW - 31, fault_at=NOW - 32)
+    await env.store.begin(replace(intent, target=replace(TARGET, name="logger")), counted=counted)
+    env.pod.cri_env.server.runtime.exit(trigger, exit_code=1)
+
+
+async def test_replayed_fault_whose_trigger_had_ended_by_itself_is_decided_again_once_that_runs(
+    env: RestartEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubelet restarts the trigger alone: the faulty container next to it would run on."""
+    killed, stop = asyncio.Event(), env.pod.cri_env.cri.stop_container
+
+    async def kills(container_id: ContainerId, *, grace: float) -> None:
+        await stop(container_id, grace=grace)
+        killed.set()
+
+    async def not_asked(_: Any, outcome: Outcome) -> tuple[Outcome, tuple[()]]:
+        return outcome, ()
+
+    monkeypatch.setattr(env.pod.cri_env.cri, "stop_container", kills)
+    monkeypatch.setattr(env.restarts._executor._conclusions._verifier, "wait_for_kubelet", not_asked)
+    await begin_by_rules(env, reason="Xid31")
+    async with recovery(env, patience=60.0) as replay, env.kubelet():
+        await replay.run()
+        await env.said.wait_for(POD, conditions.IN_PLACE_RESTART, Reason.TRIGGER_ENDED.value)
+        theirs = await env.pod.kubelet_starts("trainer", attempt=1)
+        await killed.wait()
+    assert theirs not in (await env.pod.running()).get("trainer", [])
+    assert await env.store.unfinished() == ()
+    (begun,) = await env.store.begun_since(0.0)
+    assert begun.fault_at == NOW - 32, "it counts once, for its own fault"
+
+
+async def test_replayed_request_whose_trigger_had_ended_by_itself_is_reported(env: RestartEnv) -> None:
+    """The person who has asked can ask again."""
+    await begin_by_rules(env, reason=REQUESTED)
+    async with recovery(env, patience=60.0) as replay, env.kubelet():
+        await replay.run()
+    assert env.said.said[POD, conditions.IN_PLACE_RESTART].reason == Reason.TRIGGER_ENDED.value
+    assert await env.store.unfinished() == ()
 
 
 async def test_recovery_waits_for_a_replay_that_ends_soon(env: RestartEnv) -> None:
