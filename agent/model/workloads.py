@@ -179,6 +179,7 @@ class ContainerSpec:
     restart_count: int = 0
     running: bool = False
     started: bool = False
+    succeeded: bool = False  # it has ended with exit code 0
     backs_off: bool = False  # kubelet waits before it starts it again (CrashLoopBackOff)
     holds_devices: bool = False  # by its spec, independent of kubelet's allocations
     image: str = ""  # as the pod names it

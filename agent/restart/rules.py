@@ -46,9 +46,15 @@ def has_ended_trigger(pod: PodView) -> bool:
         container.role is not ContainerRole.INIT
         and not container.running
         and declares_restart_all(container)
-        and pod.policy_of(container.name) is not RestartPolicy.NEVER
+        and not _has_ended_for_good(pod, container)
         for container in pod.containers
     )
+
+
+def _has_ended_for_good(pod: PodView, container: ContainerSpec) -> bool:
+    policy = pod.policy_of(container.name)
+    succeeded = container.succeeded and container.rule_for(0) is None
+    return policy is RestartPolicy.NEVER or (policy is RestartPolicy.ON_FAILURE and succeeded)
 
 
 def next_steps(

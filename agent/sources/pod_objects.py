@@ -178,10 +178,15 @@ def _container(container: Object, role: ContainerRole, statuses: Mapping[str, Ob
         restart_count=int(status.get("restartCount", 0)),
         running="running" in (status.get("state") or {}),
         started=bool(status.get("started")),
+        succeeded=_succeeded(status.get("state") or {}),
         backs_off=_backs_off(status.get("state") or {}),
         holds_devices=targets.holds_devices(container),
         image=str(container.get("image") or ""),
     )
+
+
+def _succeeded(state: Object) -> bool:
+    return (state.get("terminated") or {}).get("exitCode") == 0
 
 
 def _backs_off(state: Object) -> bool:

@@ -5,7 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from kubemend.agent.model.workloads import ContainerId, ContainerSpec, ContainerSummary, RestartRule, RuleAction
+from kubemend.agent.model.workloads import (
+    ContainerId,
+    ContainerSpec,
+    ContainerSummary,
+    RestartPolicy,
+    RestartRule,
+    RuleAction,
+)
 from kubemend.agent.restart import rerun, reset, rules, steps
 from kubemend.agent.restart.intents import Strategy
 from tests.unit.restart import builders, pods
@@ -185,3 +192,22 @@ def test_trigger_runs_and_its_first_matching_rule_restarts_all() -> None:
     other = RestartRule(RuleAction.RESTART, frozenset({0}), inverted=True)
     pod = builders.pod(containers=(spec("a"), spec("b", other, KILLED), spec("c", KILLED, running=False)))
     assert rules.trigger(pod, preferred="b") is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "succeeded", "others", "comes_back"),
+    [
+        (RestartPolicy.ALWAYS, True, (), True),
+        (RestartPolicy.ON_FAILURE, False, (), True),
+        (RestartPolicy.ON_FAILURE, True, (), False),
+        (RestartPolicy.ON_FAILURE, True, (RestartRule(RuleAction.RESTART, frozenset({0})),), True),
+        (RestartPolicy.NEVER, False, (), False),
+    ],
+)
+def test_trigger_that_has_ended_is_awaited_if_kubelet_restarts_it(
+    policy: RestartPolicy, succeeded: bool, others: tuple[RestartRule, ...], comes_back: bool
+) -> None:
+    """Else a fault next to one that has completed is on hold for ten minutes, and then forgotten."""
+    trigger = replace(spec("b", *others, KILLED, running=False), succeeded=succeeded)
+    pod = builders.pod(containers=(spec("a"), trigger), restart_policy=policy)
+    assert rules.has_ended_trigger(pod) is comes_back

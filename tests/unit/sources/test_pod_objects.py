@@ -101,6 +101,15 @@ def test_containers_have_roles_policies_and_status() -> None:
     assert (main.container_id, main.restart_count, main.running) == ("m1", 3, False)
 
 
+@pytest.mark.parametrize(
+    ("state", "succeeded"),
+    [({"terminated": {"exitCode": 0}}, True), ({"terminated": {"exitCode": 1}}, False), ({"running": {}}, False)],
+)
+def test_container_that_has_ended_with_0_has_succeeded(state: dict[str, Any], succeeded: bool) -> None:
+    status = {"containerStatuses": [{"name": "main", "state": state}]}
+    assert pod_objects.pod_view(POD | {"status": status}).containers[2].succeeded is succeeded
+
+
 def test_restart_rules_are_read_and_first_match_applies() -> None:
     main = pod_objects.pod_view(POD).containers[2]
     assert main.restart_rules == (
