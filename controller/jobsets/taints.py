@@ -81,13 +81,17 @@ class Taints:
         return True
 
     async def _reconcile(self, name: str) -> bool:
-        """Reconcile a node; return False if it changed in between, so that it is read again."""
+        """Reconcile a node; return False if it must be read again soon.
+
+        It changed in between, or the API server did not answer: the pod's replacement is about to be scheduled.
+        """
         try:
             await self._keep(name, await self._node(name))
         except errors.ConflictError:
             return False
         except errors.KubeError as error:
             log.warning("node.taint_failed", node=name, error=str(error))
+            return not isinstance(error, errors.ApiUnavailableError)
         except fields.InvalidFieldError as error:
             self._log_invalid(name, reason=str(error))
         else:

@@ -19,11 +19,15 @@ LATER: Final = "2026-01-02T01:00:00Z"
 
 
 class Nodes(client.KubeClient):
-    """An API server of nodes only. ``busy``: it answers each patch with a conflict."""
+    """An API server of nodes only.
 
-    def __init__(self, *names: str, busy: bool = False) -> None:
+    ``busy``: it answers each patch with a conflict. ``full``: how many patches it refuses because it has too many.
+    """
+
+    def __init__(self, *names: str, busy: bool = False, full: int = 0) -> None:
         super().__init__(kubeconfig=None, deadlines=client.Deadlines())
         self.busy = busy
+        self.full = full
         self.nodes = {name: node(name) for name in names}
         self.asked: Counter[str] = Counter()
         self.patched: Counter[str] = Counter()
@@ -37,6 +41,9 @@ class Nodes(client.KubeClient):
     async def patch(self, path: str, body: Any, *, content_type: client.Patch = client.Patch.STRATEGIC) -> Json:
         if self.busy:
             raise errors.ConflictError("another client changes it")
+        if self.full:
+            self.full -= 1
+            raise errors.ApiUnavailableError("too many requests")
         name = path.rpartition("/")[2]
         self.patched[name] += 1
         self.nodes[name] = {**self.nodes[name], "spec": body["spec"]}
@@ -77,6 +84,15 @@ async def test_conflicting_node_is_retried_with_pause() -> None:
             await asyncio.sleep(0)
         assert 0 < api.asked["node-a"] < 100
         api.busy = False
+        await eventually.true(lambda: api.patched["node-a"] == 1)
+
+
+async def test_node_is_tainted_soon_after_the_api_server_was_too_busy() -> None:
+    """The pod's replacement is scheduled within seconds, and the next reconcile would come too late."""
+    api = Nodes("node-a", full=1)
+    taints = Taints(api=api, tainted=tuple, period=3600.0)
+    taints.fault("node-a", code="Xid79", pod="uid-1")
+    async with started(taints):
         await eventually.true(lambda: api.patched["node-a"] == 1)
 
 
