@@ -63,7 +63,7 @@ def _stopping(draft: RoundBuilder, uid: PodUid, one: MemberState, *, again: bool
 def _leaving(draft: RoundBuilder, uid: PodUid, one: MemberState, *, again: bool) -> None:
     if draft.now - one.since < draft.state.limits.absence:
         if again and one.recreated and (not one.member.deleting or one.member.node in draft.dead):
-            draft.recreate(uid)
+            replacement.delete_again(draft, uid)
     elif one.old_runs:
         detail = f"its pod still exists after {draft.state.limits.absence:g} s"
         replacement.give_up(draft, uid, reason="OldNotGone", detail=detail)

@@ -153,7 +153,7 @@ def _node_dead(draft: RoundBuilder, one: MemberState) -> None:
     uid = one.member.pod.uid
     one = draft.change(uid, old_runs=False)
     if one.phase is MemberPhase.LEAVING and one.recreated:
-        draft.recreate(uid)
+        replacement.delete_again(draft, uid)
     elif one.phase is MemberPhase.LEAVING or (one.phase in BEFORE_RELEASE and draft.phase is Phase.STOPPING):
         replacement.lose_with_node(draft, uid)
     elif one.phase in (MemberPhase.RELEASING, MemberPhase.JOINING):

@@ -58,6 +58,16 @@ def lose(draft: RoundBuilder, uid: PodUid, *, reason: str, detail: str = "", dev
     give_up(draft, uid, reason=reason, detail=f"{detail}; {message}" if detail else message)
 
 
+def delete_again(draft: RoundBuilder, uid: PodUid) -> None:
+    """Repeat the request to delete a pod; give it up if it must stay now: it has opted out, or has lost its owner."""
+    one = draft.members[uid]
+    bar = members.bar(one.member, namespaces=draft.state.namespaces)
+    if bar is None:
+        draft.recreate(uid)
+    elif not one.member.deleting:
+        give_up(draft, uid, reason=one.reason, detail=f"{one.detail}; {members.kept(one.member, bar)}")
+
+
 def lose_unreachable(draft: RoundBuilder, node: NodeName) -> None:
     """Lose the members that have not stopped on a node that is not ready, and whose agent is not connected."""
     for uid in draft.on_node(node):

@@ -486,6 +486,26 @@ def test_protected_pod_is_never_deleted(changes: dict[str, Any]) -> None:
     assert (play.round.phase, play.wanted(Recreate)) == (Phase.FAILED, [])
 
 
+@pytest.mark.parametrize("changes", [{"owner": None}, {"annotations": {}}])
+def test_pod_that_must_stay_since_its_deletion_was_requested_fails_the_round(changes: dict[str, Any]) -> None:
+    play = Play(builders.gang(2), decision=RECREATE_0)
+    assert [each.pod.uid for each in play.wanted(Recreate)] == [uid(0)]
+    play.tell(seen(0, **changes), after=LIMITS.resend)
+    assert (play.round.phase, play.round.reason, play.wanted(Recreate)) == (Phase.FAILED, "NodeLost", [])
+    assert "its pod is not deleted" in play.round.detail
+
+
+def test_pod_that_has_lost_its_owner_since_its_deletion_is_not_deleted_by_force() -> None:
+    play = Play(builders.gang(2), decision=RECREATE_0)
+    assert len(play.wanted(Recreate)) == 1
+    play.tell(seen(0, owner=None, deleting=True))
+    play.tell(NodeChanged(NodeName("node-0"), connected=False, out_of_service=True), after=LIMITS.resend)
+    assert (play.stands(0), play.wanted(Recreate)) == (MemberPhase.LEAVING, [])
+    play.tell(PodGone(uid(0)))
+    play.reported(StepPhase.STOPPED, 1)
+    assert play.round.phase is Phase.RELEASING
+
+
 def test_member_that_does_not_stop_in_time_is_lost() -> None:
     patient = builders.member(0, annotations={**builders.OPTED_IN, "kubemend.io/grace-period": "20s"})
     play = Play([patient, builders.member(1)])
