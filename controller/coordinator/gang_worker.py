@@ -178,9 +178,11 @@ class GangWorker:
                 return
             finally:
                 members = self._asked.pop(owner)
+            lasting = (each for each in self._gang.members() if not (each.is_over or each.deleting))
+            others = sum(each.owner == owner for each in lasting)
             for member in members:
                 index = member.slot.rpartition("/")[2]
-                if not job_accounting.replaces(job, uid=owner.uid, index=index):
+                if not job_accounting.replaces(job, uid=owner.uid, index=index, others=others):
                     self.forward(MemberDropped(member.pod.uid))
 
     def member_left(self, member: Member) -> None:

@@ -7,6 +7,7 @@ The Job controller counts each pod that has ended and still has its finalizer. B
 (``getValidPodsWithFilter`` in ``job_controller.go``), and its replacement is created at once.
 """
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
@@ -62,11 +63,11 @@ def may_leave_out(job: Mapping[str, Any], *, marks: Collection[str]) -> bool:
     return True
 
 
-def replaces(job: Mapping[str, Any] | None, *, uid: str, index: str) -> bool:
+def replaces(job: Mapping[str, Any] | None, *, uid: str, index: str, others: int) -> bool:
     """Return whether a Job creates a new pod for one of its pods that is gone; None: the Job is gone, too.
 
-    ``uid`` is the Job's as the pod named it, ``index`` the pod's (its label; "" without one). For a pod without an
-    index this is not known of a Job that runs fewer pods than before.
+    ``uid`` is the Job's as the pod named it, ``index`` the pod's (its label; "" without one). ``others`` are its pods
+    that are neither over nor being deleted: it runs at most ``parallelism`` of them.
     """
     if job is None:
         return False
@@ -78,7 +79,7 @@ def replaces(job: Mapping[str, Any] | None, *, uid: str, index: str) -> bool:
         return False
     completions = spec.get("completions")
     beyond = completions is not None and index.isdecimal() and int(index[:_MOST_DIGITS]) >= completions
-    return not beyond and spec.get("parallelism") != 0
+    return not beyond and others < spec.get("parallelism", math.inf)
 
 
 def is_left_out(pod: Mapping[str, Any]) -> bool:

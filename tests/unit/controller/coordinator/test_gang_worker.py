@@ -118,7 +118,9 @@ def a_job(**spec: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "job", [a_job(completions=2), a_job(suspend=True), None], ids=["smaller", "suspended", "deleted"]
+    "job",
+    [a_job(completions=2), a_job(completions=3, parallelism=2), a_job(suspend=True), None],
+    ids=["smaller", "narrower", "suspended", "deleted"],
 )
 async def test_member_that_its_job_replaces_no_more_is_not_awaited(job: dict[str, Any] | None) -> None:
     """The others were held for a minute, and the round ended as degraded five minutes later."""

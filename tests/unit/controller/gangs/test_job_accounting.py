@@ -102,7 +102,13 @@ def found(*, status: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any
 def test_job_replaces_its_pods_while_it_runs_their_index(
     job: dict[str, Any] | None, index: str, replaces: bool
 ) -> None:
-    assert job_accounting.replaces(job, uid="u", index=index) is replaces
+    assert job_accounting.replaces(job, uid="u", index=index, others=1) is replaces
+
+
+@pytest.mark.parametrize("index", ["1", "train-x2k4p"])
+def test_job_replaces_no_pod_while_it_has_as_many_as_it_runs_at_a_time(index: str) -> None:
+    assert job_accounting.replaces(found(completions=8), uid="u", index=index, others=1)
+    assert not job_accounting.replaces(found(completions=8), uid="u", index=index, others=2)
 
 
 def test_marked_pod_without_finalizer_is_left_out() -> None:
