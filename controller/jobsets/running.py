@@ -74,7 +74,12 @@ class JobSets:
         )
         self._taints = Taints(api=api, tainted=tainted, clock=clock)
         self._running = False
-        metrics.waiting.set_function(lambda: self._queue.depth)
+        metrics.waiting.set_function(lambda: self._waiting)
+
+    @property
+    def _waiting(self) -> int:
+        """Return how many JobSets wait: all, until everything of theirs has been listed."""
+        return self._queue.depth if self._running else len(self._views.uids())
 
     async def wait_known(self) -> None:
         """Wait until the existing JobSets are known; there are none if the resource is not defined."""

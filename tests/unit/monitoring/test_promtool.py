@@ -226,6 +226,16 @@ def test_jobsets_wait_while_the_leader_that_ran_them_does_not_receive_them(tmp_p
     check(tried(Trial("KubemendJobSetsWait", series, POD), quiet=("9m", "24m")), tmp_path)
 
 
+def test_jobsets_wait_while_a_new_leader_has_never_received_all_that_they_own(tmp_path: Path) -> None:
+    series = {
+        'kubemend_component_ready{component="controller",part="jobsets",pod="c-1"}': "0x70",
+        'kubemend_controller_leads{pod="c-1"}': "1x70",
+        'kubemend_jobset_reconcile_seconds_count{step="whole",pod="c-1"}': "0x70",
+        'kubemend_jobset_queue_depth{pod="c-1"}': "0x10 1x60",
+    }
+    check(tried(Trial("KubemendJobSetsWait", series, POD), quiet=("9m", "24m")), tmp_path)
+
+
 @pytest.mark.parametrize(
     ("alert", "series"),
     [
