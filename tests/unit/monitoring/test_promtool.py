@@ -30,7 +30,7 @@ POD: Final = {"pod": "c-1"}
 OFF: Final = "1x10 0x60"
 ON: Final = "0x10 1x60"
 GROWS: Final = "0x10 1+1x60"
-APPEARS: Final = "_x56 1x20"
+APPEARS: Final = "_x56 1x30"
 """A counter that does not exist before its first count: its first value is 1, and it does not grow afterwards."""
 
 TRIALS: Final = (
@@ -234,6 +234,24 @@ def test_jobsets_wait_while_a_new_leader_has_never_received_all_that_they_own(tm
         'kubemend_jobset_queue_depth{pod="c-1"}': "0x10 1x60",
     }
     check(tried(Trial("KubemendJobSetsWait", series, POD), quiet=("9m", "24m")), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("alert", "series", "labels"),
+    [
+        ("KubemendFindingsLost", "kubemend_findings_lost_total", {}),
+        ("KubemendKernelLogLost", "kubemend_kernel_log_records_lost_total", {}),
+        ("KubemendRoundFailed", "kubemend_rounds_total", {"phase": "Failed"}),
+        ("KubemendInternalError", "kubemend_contained_failures_total", {"part": "replay"}),
+        ("KubemendRoundsWithoutRecord", "kubemend_rounds_begun_without_record_total", {}),
+    ],
+)
+def test_alert_fires_on_what_a_new_pod_counted_before_its_first_scrape(
+    alert: str, series: str, labels: Mapping[str, str], tmp_path: Path
+) -> None:
+    """A new agent reads what the last one missed, and resumes its restarts; a new leader resumes rounds."""
+    values = ",".join(f'{name}="{value}"' for name, value in {**labels, **POD}.items())
+    check(tried(Trial(alert, {f"{series}{{{values}}}": APPEARS}, {**labels, **POD}), quiet=("9m", "76m")), tmp_path)
 
 
 @pytest.mark.parametrize(
