@@ -6,12 +6,14 @@ The rules are client-go's: an explicit kubeconfig, else the service account of t
 
 import asyncio
 import contextlib
+import contextvars
 import ipaddress
 import itertools
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -23,6 +25,19 @@ from kubemend.common.kube.library import config as loaders
 
 LOAD_TIMEOUT = 15.0
 """Seconds that reading the configuration may take, a credential plugin included."""
+
+_PLUGIN_ERROR: Final = contextvars.ContextVar("_PLUGIN_ERROR", default="")
+"""The loader only logs that a credential plugin failed, and continues without credentials."""
+
+
+def _keep_plugin_error(record: logging.LogRecord) -> bool:
+    if record.levelno < logging.ERROR:
+        return True
+    _PLUGIN_ERROR.set(" ".join(record.getMessage().split()))
+    return False
+
+
+logging.getLogger(loaders.kube_config.__name__).addFilter(_keep_plugin_error)
 
 
 async def load(*, kubeconfig: Path | None, environ: Mapping[str, str] = os.environ) -> library.RESTClientObject:
@@ -102,9 +117,12 @@ def is_loopback(host: str) -> bool:
 async def _load_files(files: Sequence[Path], configuration: library.Configuration) -> None:
     """Load all files as one. The loader merges them, but would take the current context of the last one."""
     context, _ = current_context(files)  # the loader treats a missing file as an empty one
+    _PLUGIN_ERROR.set("")
     await loaders.load_kube_config(
         config_file=_joined(files), context=context or None, client_configuration=configuration, persist_config=False
     )
+    if reason := _PLUGIN_ERROR.get():
+        raise loaders.ConfigException(f"its credential plugin failed: {reason}")
 
 
 def _joined(files: Sequence[Path]) -> str:

@@ -3,6 +3,7 @@ import json
 import ssl
 import stat
 from pathlib import Path
+from typing import Final
 
 import pytest
 import yaml
@@ -12,6 +13,8 @@ from kubemend.common.kube import client, config, errors, library, paths
 from kubemend.common.kube.library import config as loaders
 from tests.control_plane import ControlPlane, Tenant
 from tests.fakes.certificates import Authority
+
+CREDENTIAL: Final = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
 
 
 @pytest.mark.parametrize(
@@ -95,20 +98,47 @@ async def test_a_new_certificate_authority_is_read(control_plane: ControlPlane, 
         assert (await api.get("/version"))["major"] == "1"
 
 
-async def test_credential_plugin_is_asked(tenant: Tenant, tmp_path: Path) -> None:
-    answer = {
-        "apiVersion": "client.authentication.k8s.io/v1",
-        "kind": "ExecCredential",
-        "status": {"token": tenant.server.token},
-    }
-    plugin = tmp_path / "plugin"
-    plugin.write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\n")
+def with_plugin(path: Path, *, server: str, script: str) -> Path:
+    """Write a kubeconfig whose credentials a plugin next to it provides."""
+    plugin = path.with_name("plugin")
+    plugin.write_text(f"#!/bin/sh\n{script}\n")
     plugin.chmod(stat.S_IRWXU)
-    path = kubeconfig.write(tmp_path / "client", server=tenant.server.url, token="unused")
-    use = f"exec: {{apiVersion: client.authentication.k8s.io/v1, command: {plugin}}}"
+    use = f"exec: {{apiVersion: {CREDENTIAL['apiVersion']}, command: {plugin}}}"
+    kubeconfig.write(path, server=server, token="unused")
     path.write_text(path.read_text().replace("token: unused", use))
+    return path
+
+
+async def test_credential_plugin_is_asked(tenant: Tenant, tmp_path: Path) -> None:
+    answer = {**CREDENTIAL, "status": {"token": tenant.server.token}}
+    path = with_plugin(tmp_path / "client", server=tenant.server.url, script=f"echo '{json.dumps(answer)}'")
     async with client.connect(kubeconfig=path) as api:
         assert (await api.list(tenant.of("pods"))).items == []
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("echo 'token has expired, run: cloud login' >&2; exit 255", "255.*token has expired, run: cloud login"),
+        ("echo '{}'", "missing key 'apiVersion'"),
+        (f"echo '{json.dumps({**CREDENTIAL, 'status': {}})}'", "missing token or clientCertificateData"),
+    ],
+)
+async def test_failing_credential_plugin_is_named(tmp_path: Path, script: str, reason: str) -> None:
+    """Without its credentials the server would refuse the user ``system:anonymous``, which is no help to people."""
+    path = with_plugin(tmp_path / "client", server="http://127.0.0.1:1", script=script)
+    for _ in range(2):
+        with pytest.raises(errors.NotConfiguredError, match=f"{path} cannot be used: its credential plugin.*{reason}"):
+            await config.load(kubeconfig=path)
+    path.write_text(kubeconfig.write(tmp_path / "other", server="http://127.0.0.1:1", token="t").read_text())
+    await (await config.load(kubeconfig=path)).close()
+
+
+async def test_missing_credential_plugin_is_named(tmp_path: Path) -> None:
+    path = with_plugin(tmp_path / "client", server="http://127.0.0.1:1", script="")
+    (tmp_path / "plugin").unlink()
+    with pytest.raises(errors.NotConfiguredError, match=r"its credential plugin failed: .* No such file .*/plugin"):
+        await config.load(kubeconfig=path)
 
 
 async def test_missing_service_account_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
