@@ -96,6 +96,14 @@ def test_mpi_knows_its_workers_by_their_addresses() -> None:
     (container,) = driver["template"]["spec"]["template"]["spec"]["containers"]
     hosts = {each["name"]: each["value"] for each in container["env"]}["HOSTS"].split()
     assert hosts == [f"mpi-workers-0-{index}.mpi" for index in range(4)]
+    assert "--mca orte_keep_fqdn_hostnames true" in container["args"][0], "else mpirun drops the name's domain"
+
+
+def test_mpirun_may_run_as_its_images_user() -> None:
+    (driver,) = [each for each in _documents("mpi")["JobSet"]["spec"]["replicatedJobs"] if each["name"] == "driver"]
+    pod = driver["template"]["spec"]["template"]["spec"]
+    assert "securityContext" not in pod, "the image's user is root, and mpirun refuses that by default"
+    assert "mpirun --allow-run-as-root " in pod["containers"][0]["args"][0]
 
 
 def test_mounted_objects_exist_or_are_documented(name: str) -> None:
