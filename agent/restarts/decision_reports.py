@@ -14,7 +14,7 @@ from kubemend.agent.restart import admission
 from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.requests import Request
-from kubemend.common import contained
+from kubemend.common import budgets, contained
 from kubemend.common.coordination import FaultKind
 
 log = structlog.get_logger(__name__)
@@ -71,20 +71,35 @@ class DecisionReports:
             strategy=decision.strategy.value if decision.strategy is not None else None,
             **({"restart": restart} if restart is not None else {}),
         )
+        if decision.verb is not admission.Verb.ACT:
+            self._publish(request, decision, cause=cause, answered=answered)
+        if decision.reason is Reason.DEVICE_BUDGET_SPENT and self._suspects is not None:
+            assert cause.device is not None
+            self._suspects.mark_suspect(FindingKind.RESTARTS_INEFFECTIVE, device=cause.device, text=decision.detail)
+
+    def gave_up(self, request: Request, decision: admission.Decision, *, after: float) -> None:
+        """Publish that a request has been on hold for too long, ``after`` seconds, and is not decided on again."""
+        log.warning("restart.timed_out", container=str(request.target), reason=decision.reason.value)
+        detail = f"{decision.detail}; given up after {budgets.span(after)}"
+        given_up = replace(decision, verb=admission.Verb.REFUSE, detail=detail)
+        self._publish(request, given_up, cause=request.cause(), answered=False)
+
+    def _publish(
+        self, request: Request, decision: admission.Decision, *, cause: admission.Cause, answered: bool
+    ) -> None:
+        """Set the pod's condition and record an Event, unless kubelet or a restart reports the same."""
         silent = {Reason.NOT_OPTED_IN, Reason.OWN_POD}
         if answered:
             silent.add(Reason.ALREADY_REPLACED)
         if request.kind is FaultKind.EXIT:
             silent |= _KUBELETS
-        if decision.verb is not admission.Verb.ACT and decision.reason not in silent:
-            condition = pod_conditions.for_refusal(container=request.target.name, cause=cause, decision=decision)
-            self._dependencies.reporter.set(request.target.pod, condition)
-            message = event_messages.of_decision(request.target, decision, condition, now=self._now())
-            if message is not None:
-                self._dependencies.event_recorder.record(message)
-        if decision.reason is Reason.DEVICE_BUDGET_SPENT and self._suspects is not None:
-            assert cause.device is not None
-            self._suspects.mark_suspect(FindingKind.RESTARTS_INEFFECTIVE, device=cause.device, text=decision.detail)
+        if decision.reason in silent:
+            return
+        condition = pod_conditions.for_refusal(container=request.target.name, cause=cause, decision=decision)
+        self._dependencies.reporter.set(request.target.pod, condition)
+        message = event_messages.of_decision(request.target, decision, condition, now=self._now())
+        if message is not None:
+            self._dependencies.event_recorder.record(message)
 
     def internal_error(self, request: Request, error: Exception) -> None:
         """Publish on the pod that the restart was refused. An unreadable cause is replaced by "Unknown"."""

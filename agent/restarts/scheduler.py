@@ -262,7 +262,7 @@ class RestartScheduler:
                 self._reports.decided(request, decision)
                 last_logged = decision.reason, decision.retry_at
             if clock() >= give_up_at and decision.retry_at is None:
-                log.warning("restart.timed_out", container=str(request.target), reason=decision.reason.value)
+                self._reports.gave_up(request, decision, after=self._limits.retry_seconds)
                 return
             await self._until_worth_asking_again(request, decision)
 

@@ -459,6 +459,19 @@ async def test_restart_of_which_the_runtime_is_away_for_long_is_finished_once_it
         assert await env.store.unfinished() == ()
 
 
+async def test_fault_on_hold_for_too_long_is_no_longer_reported_as_one_that_will_be_restarted(
+    cri_env: CriEnv, tmp_path: Path
+) -> None:
+    async with restarts_on(cri_env, tmp_path, limits=Limits(retry_seconds=0.0)) as env:
+        view = env.pod.pods.pods()[POD.uid]
+        await env.pod.pods.put(replace(view, annotations={"kubemend.io/restart": "InPlace"}, phase="Pending"))
+        cause = admission.Cause(code="Xid31", message="Xid 31", happened_at=NOW)
+        await env.restarts.submit(Request(target=TARGET, cause=lambda: cause, devices=frozenset()))
+        condition = env.said.said[POD, conditions.IN_PLACE_RESTART]
+    assert condition.reason == Reason.POD_NOT_RUNNING.value
+    assert condition.message == "trainer not restarted for Xid 31: the pod's phase is Pending; given up after 0 s"
+
+
 async def test_container_whose_stops_fail_ends_by_itself_later(env: RestartEnv) -> None:
     """Else its exit would count as the agent's work: not restarted in place, not reported to its gang."""
     env.pod.cri_env.server.fail("StopContainer", grpc.StatusCode.UNKNOWN, details="shim: connection refused", times=3)
