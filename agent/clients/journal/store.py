@@ -91,14 +91,11 @@ class Store:
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
         try:
             connection = await asyncio.get_running_loop().run_in_executor(thread, _connect, path)
-        except JournalError:
+        except (JournalError, sqlite3.Error, OSError) as error:
             thread.shutdown(wait=False)
-            raise
-        except (sqlite3.Error, OSError) as error:
-            thread.shutdown(wait=False)
-            raise JournalError(
-                f"cannot use the state file {path}: {error}; make its directory writable for the agent (--state-dir)"
-            ) from error
+            if isinstance(error, JournalError):
+                raise
+            raise _error("use", path, error, hint="make its directory writable for the agent (--state-dir)") from error
         return cls(connection=connection, thread=thread, path=path)
 
     async def close(self) -> None:
@@ -280,8 +277,7 @@ class Store:
 
         Raises JournalError.
         """
-        stored: int | None = await self._document(_EPOCH, of_type="INTEGER")
-        return stored or 0
+        return int(await self._document(_EPOCH, of_type="INTEGER") or 0)
 
     async def obey(self, epoch: int, *, highest: int | None = None) -> None:
         """Record that a leader of this epoch is obeyed. The epoch never decreases, unless it exceeds ``highest``.
@@ -320,9 +316,13 @@ class Store:
         try:
             return await self._transactions.run(work)
         except sqlite3.Error as error:
-            raise JournalError(
-                f"cannot write the state file {self._path}: {error}; free disk space or fix --state-dir"
-            ) from error
+            raise _error("write", self._path, error, hint="free disk space or fix --state-dir") from error
+
+
+def _error(verb: str, path: Path, error: Exception, *, hint: str) -> JournalError:
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        hint = "remove the damaged file, which loses the restart history and the verdicts"
+    return JournalError(f"cannot {verb} the state file {path}: {error}; {hint}")
 
 
 def _intent(intent_id: str, body: bytes) -> intents.AnyIntent | UnreadableIntent:

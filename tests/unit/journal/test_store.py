@@ -87,8 +87,26 @@ async def test_same_intent_cannot_begin_twice(store: Store) -> None:
 
 async def test_file_that_is_no_database_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "state.db").write_bytes(b"not a database, " * 100)
-    with pytest.raises(JournalError, match="--state-dir"):
+    with pytest.raises(JournalError, match="remove the damaged file"):
         await Store.open(tmp_path / "state.db")
+
+
+async def test_damaged_file_has_a_hint_that_helps(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    store = await Store.open(path)
+    await store.save("k", "v" * 20_000)
+    await store.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:8192])
+    with pytest.raises(JournalError, match="remove the damaged file"):
+        await Store.open(path)
+    path.write_bytes(whole[:4096] + bytes(len(whole) - 4096))
+    damaged = await Store.open(path)
+    try:
+        with pytest.raises(JournalError, match="remove the damaged file"):
+            await damaged.unfinished()
+    finally:
+        await damaged.close()
 
 
 async def test_newer_format_is_refused(tmp_path: Path) -> None:
