@@ -51,7 +51,7 @@ class AnnotationReports:
 
     def _check(self, pod: PodView) -> None:
         with contained.within(Part.CONDITION, pod.ref):
-            if (invalid := _invalid(pod)) != self._invalid.get(pod.ref.uid, ""):
+            if (invalid := _invalid(pod)) != self._invalid.get(pod.ref.uid, _shown(pod)):
                 self._invalid[pod.ref.uid] = invalid
                 self._report_invalid(pod.ref, invalid)
             if (unknown := options.unknown(pod.annotations)) != self._unknown.get(pod.ref.uid, ""):
@@ -84,3 +84,9 @@ def _invalid(pod: PodView) -> str:
         except options.BadAnnotationError as error:
             return str(error)
     return ""
+
+
+def _shown(pod: PodView) -> str:
+    """Return what a previous agent has reported as invalid; empty: nothing, or a restart has been reported since."""
+    found = (each for each in pod.conditions if pod.containers and each.type == conditions.IN_PLACE_RESTART)
+    return next((each.message for each in found if each.reason == Reason.BAD_ANNOTATION.value), "")

@@ -71,6 +71,27 @@ async def test_invalid_annotations_are_a_condition(
     assert hint in condition.message
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["pod of before", "new pod"])
+async def test_annotations_that_were_corrected_while_no_agent_ran_end_the_condition(env: Env, *, known: bool) -> None:
+    previous = Condition(conditions.IN_PLACE_RESTART, ConditionStatus.FALSE, "BadAnnotation", "nothing is restarted")
+    if not known:
+        env.begin()
+    await env.pods.put(pod({"kubemend.io/restart": "InPlace"}, conditions=(previous,)))
+    if known:
+        env.begin()
+    assert (env.condition().status, env.condition().reason) == (ConditionStatus.UNKNOWN, "NoRestart")
+    env.said.said.clear()
+    await env.pods.put(pod({"kubemend.io/restart": "InPlace"}, conditions=(previous,), phase="Failed"))
+    assert not env.said.said, "it is on its way"
+
+
+async def test_restart_that_a_previous_agent_has_reported_stays(env: Env) -> None:
+    done = Condition(conditions.IN_PLACE_RESTART, ConditionStatus.TRUE, "Swapped", "trainer restart 1 by swap")
+    await env.pods.put(pod({"kubemend.io/restart": "InPlace"}, conditions=(done,)))
+    env.begin()
+    assert not env.said.said
+
+
 async def test_corrected_annotations_end_the_condition_once(env: Env) -> None:
     env.begin()
     await env.pods.put(pod({"kubemend.io/restart": "on"}))
