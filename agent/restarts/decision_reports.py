@@ -10,6 +10,7 @@ from kubemend.agent.devices import event_messages, pod_conditions
 from kubemend.agent.devices.suspicion import SuspicionTracker
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.findings import FindingKind
+from kubemend.agent.model.workloads import ContainerRef
 from kubemend.agent.restart import admission
 from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts.dependencies import Dependencies
@@ -29,7 +30,10 @@ _KUBELETS = frozenset(
         Reason.SANDBOX_NOT_READY,
     }
 )
-"""After an exit these mean that kubelet was faster, or ends the pod: kubelet's conditions and Events report it."""
+"""After an exit these mean that kubelet was faster, or ends the pod: kubelet's conditions and Events report it.
+
+Unless the pod's condition still says that the restart waits.
+"""
 
 
 class DecisionReports:
@@ -47,6 +51,7 @@ class DecisionReports:
         self._metrics = metrics
         self._now = now
         self._suspects = suspects
+        self._on_hold: set[ContainerRef] = set()  # of which the condition says so
 
     def decided(
         self, request: Request, decision: admission.Decision, *, restart: str | None = None, answered: bool = False
@@ -71,7 +76,9 @@ class DecisionReports:
             strategy=decision.strategy.value if decision.strategy is not None else None,
             **({"restart": restart} if restart is not None else {}),
         )
-        if decision.verb is not admission.Verb.ACT:
+        if decision.verb is admission.Verb.ACT:
+            self._on_hold.discard(request.target)
+        else:
             self._publish(request, decision, cause=cause, answered=answered)
         if decision.reason is Reason.DEVICE_BUDGET_SPENT and self._suspects is not None:
             assert cause.device is not None
@@ -88,13 +95,18 @@ class DecisionReports:
         self, request: Request, decision: admission.Decision, *, cause: admission.Cause, answered: bool
     ) -> None:
         """Set the pod's condition and record an Event, unless kubelet or a restart reports the same."""
+        waits = decision.verb is admission.Verb.POSTPONE
         silent = {Reason.NOT_OPTED_IN, Reason.OWN_POD}
+        if request.kind is FaultKind.EXIT and (waits or request.target not in self._on_hold):
+            silent |= _KUBELETS
         if answered:
             silent.add(Reason.ALREADY_REPLACED)
-        if request.kind is FaultKind.EXIT:
-            silent |= _KUBELETS
+        if not waits:
+            self._on_hold.discard(request.target)
         if decision.reason in silent:
             return
+        if waits:
+            self._on_hold.add(request.target)
         condition = pod_conditions.for_refusal(container=request.target.name, cause=cause, decision=decision)
         self._dependencies.reporter.set(request.target.pod, condition)
         message = event_messages.of_decision(request.target, decision, condition, now=self._now())

@@ -28,6 +28,7 @@ from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.requests import Request
 from kubemend.agent.restarts.restart_plan import SwapPlan
 from kubemend.agent.restarts.scheduler import Limits, RestartScheduler
+from kubemend.common.coordination import FaultKind
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.environments import node, pod_env
 from tests.environments.pod_env import LASTING
@@ -417,6 +418,27 @@ async def test_fault_on_hold_is_handled_later_if_process_lives(env: RestartEnv) 
         async with asyncio.timeout(30):
             await held
         assert (await env.pod.running())["trainer"] != [hit]
+
+
+async def test_exit_on_hold_whose_container_kubelet_restarts_is_no_longer_reported_as_waiting(env: RestartEnv) -> None:
+    """Kubelet's Events alone would leave "not yet restarted" in the condition of a container that runs for days."""
+    view = env.pod.pods.pods()[POD.uid]
+    spent = {"kubemend.io/restart": "InPlace", "kubemend.io/max-restarts": "1"}
+    await env.pod.pods.put(replace(view, annotations=spent))
+    await env.store.begin(env.pod.cri_env.intent(created_at=NOW - 300))
+    old = env.pod.old["trainer"]
+    env.pod.cri_env.server.runtime.exit(old, exit_code=1)
+    cause = admission.Cause("Exit1", "container trainer ended", happened_at=NOW, container=old)
+    request = Request(TARGET, lambda: cause, frozenset(), kind=FaultKind.EXIT, gang_answered=True)
+    async with asyncio.timeout(30):
+        held = asyncio.create_task(env.restarts.submit(request))
+        await env.said.wait_for(POD, conditions.IN_PLACE_RESTART, "BudgetSpent")
+        await env.pod.kubelet_starts("trainer", attempt=1)
+        await env.pod.pods.put(replace(env.pod.pods.pods()[POD.uid], labels={"changed": "yes"}))
+        await held
+    condition = env.said.said[POD, conditions.IN_PLACE_RESTART]
+    assert condition.reason == Reason.ALREADY_REPLACED.value
+    assert "not yet" not in condition.message
 
 
 async def test_process_that_ends_at_once_does_not_prevent_restart(env: RestartEnv) -> None:
