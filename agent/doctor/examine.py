@@ -78,7 +78,7 @@ def _probes(settings: Settings, *, api: kube.KubeClient, timeout: float) -> tupl
         ),
         probe(
             *nvml.NAMES,
-            work=lambda: nvml.gpus(sysfs=settings.sysfs, hang_deadline=timeout),
+            work=lambda: nvml.gpus(sysfs=settings.sysfs, proc=settings.proc, hang_deadline=timeout),
             timeout_hint="run nvidia-smi on the node and look for NVRM in its kernel log",
             times=_NVML_TIMEOUTS,
         ),

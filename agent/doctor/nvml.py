@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from kubemend.agent.doctor import nvml_probe
 from kubemend.agent.doctor.checks import Check, Result
+from kubemend.agent.model.devices import PciAddress
 from kubemend.agent.sources.nvml import component_status, detection, reader
 from kubemend.agent.sources.nvml.child import Child
 from kubemend.common import blocking, process
@@ -18,30 +19,31 @@ GPUS, EVENTS = NAMES = ("nvml", "gpu-events")
 _STOP_SECONDS = 5.0
 
 
-async def gpus(*, sysfs: Path, hang_deadline: float) -> Sequence[Check]:
+async def gpus(*, sysfs: Path, proc: Path, hang_deadline: float) -> Sequence[Check]:
     """Check NVML. ``hang_deadline`` is the maximum duration of one call, in seconds."""
     on_bus = await blocking.once(lambda: detection.gpus_on_bus(sysfs), name="doctor")
+    of_driver = await blocking.once(lambda: detection.gpus_of_driver(sysfs, proc=proc), name="doctor")
     try:
         message = await _ask(hang_deadline)
     except OSError as error:
         return _stopped(component_status.not_started(error))
     if isinstance(message, nvml_probe.Hanging):
         return _stopped(component_status.unresponsive(call=message.call, seconds=hang_deadline))
-    return judge(message, on_bus=on_bus)
+    return judge(message, on_bus=on_bus, of_driver=of_driver)
 
 
-def judge(answer: nvml_probe.Answer, *, on_bus: int) -> Sequence[Check]:
-    """Return the checks for an answer on a node with so many NVIDIA GPUs on its PCI bus."""
+def judge(answer: nvml_probe.Answer, *, on_bus: int, of_driver: Collection[PciAddress] = ()) -> Sequence[Check]:
+    """Return the checks for an answer on a node with so many NVIDIA GPUs on its PCI bus, and these with the driver."""
     if answer.code == reader.LIBRARY_NOT_FOUND:
         return _stopped(component_status.no_library(seen_gpus=False, on_bus=on_bus))
     if answer.code == reader.DRIVER_NOT_LOADED:
         return _stopped(component_status.no_driver(seen_gpus=False, on_bus=on_bus))
     if answer.code:
         return _stopped(component_status.not_initialised(answer.error))
-    return _devices_check(answer), _events_check(answer)
+    return _devices_check(answer, of_driver=of_driver), _events_check(answer)
 
 
-def _devices_check(answer: nvml_probe.Answer) -> Check:
+def _devices_check(answer: nvml_probe.Answer, *, of_driver: Collection[PciAddress]) -> Check:
     silent = [f"GPU {device.name}: {device.error}" for device in answer.devices if device.error]
     what = f"driver {answer.driver or 'unknown'}, {len(answer.devices)} GPUs{_mig(answer)}"
     if silent:
@@ -50,6 +52,9 @@ def _devices_check(answer: nvml_probe.Answer) -> Check:
     if not answer.devices:
         hint = "give the agent's container all GPUs (NVIDIA_VISIBLE_DEVICES=all, or privileged)"
         return Check(GPUS, Result.FAIL, f"{what}: NVML lists none", hint)
+    if unlisted := sorted({str(pci) for pci in of_driver} - {device.pci for device in answer.devices}):
+        hint = "look for NVRM in the node's kernel log: the driver could not start it; reset the GPU or reboot the node"
+        return Check(GPUS, Result.FAIL, f"{what}; NVML does not list GPU {', '.join(unlisted)} of its driver", hint)
     return Check(GPUS, Result.OK, what)
 
 

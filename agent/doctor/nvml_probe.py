@@ -24,6 +24,7 @@ class Device:
     """One GPU. ``name`` is its UUID, or its index if the UUID is unknown; None means no answer."""
 
     name: str
+    pci: str = ""
     error: str = ""
     mig: bool | None = None
     events: bool | None = None
@@ -87,7 +88,12 @@ def _device(nvml: reader.Reader, slot: Slot) -> Device:
     if slot.gpu is None or slot.condition is not Condition.ANSWERS:
         name = slot.gpu.uuid if slot.gpu is not None else f"index {slot.index}"
         return Device(name=name, error=slot.error or slot.condition.value)
-    return Device(name=slot.gpu.uuid, mig=_mig(nvml, slot.gpu), events=_supports_xid_events(nvml, slot.gpu))
+    return Device(
+        name=slot.gpu.uuid,
+        pci=str(slot.gpu.pci),
+        mig=_mig(nvml, slot.gpu),
+        events=_supports_xid_events(nvml, slot.gpu),
+    )
 
 
 def _mig(nvml: reader.Reader, gpu: Gpu) -> bool | None:

@@ -34,7 +34,7 @@ def sysfs(tmp_path: Path) -> Path:
 
 
 async def ask(*, deadline: float = PATIENCE) -> tuple[Check, Check]:
-    gpus, events = await nvml.gpus(sysfs=Path("/nowhere"), hang_deadline=deadline)
+    gpus, events = await nvml.gpus(sysfs=Path("/nowhere"), proc=Path("/nowhere"), hang_deadline=deadline)
     return gpus, events
 
 
@@ -104,10 +104,27 @@ async def test_missing_driver_on_node_without_gpus_is_not_needed(fake: FakeNvml)
 async def test_missing_driver_on_node_with_gpus_fails(fake: FakeNvml, sysfs: Path) -> None:
     fake.driver(Driver.ABSENT)
 
-    gpus, _ = await nvml.gpus(sysfs=sysfs, hang_deadline=PATIENCE)
+    gpus, _ = await nvml.gpus(sysfs=sysfs, proc=Path("/nowhere"), hang_deadline=PATIENCE)
 
     assert gpus.result is Result.FAIL
     assert "2 NVIDIA GPUs" in gpus.what
+
+
+async def test_gpu_of_the_driver_that_nvml_does_not_list_fails_by_its_address(fake: FakeNvml, tmp_path: Path) -> None:
+    """The driver could not start it: the agent's verdict for it is Unknown, and a node with it is not in order."""
+    answer = await nvml._ask(PATIENCE)
+    assert isinstance(answer, Answer)
+    driver = tmp_path / "bus" / "pci" / "drivers" / "nvidia"
+    for name in (*(device.pci for device in answer.devices), "0000:ff:00.0"):
+        function = driver / name
+        function.mkdir(parents=True)
+        (function / "vendor").write_text("0x10de\n")
+        (function / "class").write_text("0x030200\n")
+
+    gpus, _ = await nvml.gpus(sysfs=tmp_path, proc=Path("/nowhere"), hang_deadline=PATIENCE)
+
+    assert gpus.result is Result.FAIL
+    assert "8 GPUs, MIG off; NVML does not list GPU 0000:ff:00.0 of its driver" in gpus.what
 
 
 @pytest.mark.parametrize("group", [Group.INIT, Group.GETTERS])
@@ -146,6 +163,7 @@ def test_driver_without_gpus_fails() -> None:
 devices = st.builds(
     Device,
     name=st.text(),
+    pci=st.text(),
     error=st.sampled_from(["", "GPU is lost"]),
     mig=st.none() | st.booleans(),
     events=st.none() | st.booleans(),
