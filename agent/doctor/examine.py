@@ -90,7 +90,7 @@ def _probes(settings: Settings, *, api: kube.KubeClient, timeout: float) -> tupl
         probe(
             kubemend_services.HUB,
             work=lambda: kubemend_services.hub(settings),
-            timeout_hint="check whether a network policy or firewall drops traffic to it",
+            timeout_hint=kubemend_services.DROPPED,
         ),
         probe(
             kubemend_services.AGENT,

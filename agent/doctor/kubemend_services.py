@@ -17,6 +17,7 @@ from kubemend.common import blocking
 from kubemend.common.components import ComponentState, ComponentStatus
 
 HUB = "hub"
+DROPPED = "check whether a network policy or firewall drops traffic to it"
 
 _CA_HINT = "mount the CA that the controller publishes (ConfigMap kubemend-hub-ca), and check --hub-ca and --hub-name"
 
@@ -41,7 +42,8 @@ async def hub(settings: Settings) -> Sequence[Check]:
         context = _context(roots)
     except ssl.SSLError:
         return (Check(HUB, Result.FAIL, f"{where.ca} contains no certificate", _CA_HINT),)
-    faults = [await _handshake_fault(address, context=context, name=where.name) for address in addresses]
+    each = (_handshake_fault(address, context=context, name=where.name) for address in addresses)
+    faults = await asyncio.gather(*each)  # at once: the first one may be on a node that is down, and never answer
     return (_hub_check(addresses, faults),)
 
 
@@ -60,11 +62,14 @@ def _hub_check(addresses: Sequence[Address], faults: Sequence[tuple[str, str] | 
 async def _handshake_fault(address: Address, *, context: ssl.SSLContext, name: str) -> tuple[str, str] | None:
     """Perform a TLS handshake; return the problem and the hint, None if there is none."""
     try:
-        _, writer = await asyncio.open_connection(address.host, address.port, ssl=context, server_hostname=name)
+        async with asyncio.timeout(endpoint.CONNECT_SECONDS):
+            _, writer = await asyncio.open_connection(address.host, address.port, ssl=context, server_hostname=name)
     except ssl.SSLCertVerificationError as error:
         return f"the certificate of the hub at {address} is not valid for {name}: {error.verify_message}", _CA_HINT
     except ssl.SSLError as error:
         return f"the server at {address} does not use the hub's TLS protocol ({error.reason})", "see --hub"
+    except TimeoutError:
+        return f"no answer within {endpoint.CONNECT_SECONDS:g} s from the hub at {address}", DROPPED
     except OSError as error:
         return f"no hub answers at {address}: {error.strerror or error}", RUNNING
     writer.transport.abort()

@@ -1,5 +1,6 @@
 """The doctor's check of the hub."""
 
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from kubemend.agent.doctor import kubemend_services
 from kubemend.agent.doctor.checks import Result
+from kubemend.agent.hub import endpoint
 from kubemend.agent.settings import Settings
 from tests.fakes.certificates import Authority
 from tests.fakes.hub import NAME, FakeHub
@@ -49,6 +51,19 @@ async def test_one_reachable_replica_of_two_is_a_warning(authority: Authority, s
     assert check.result is Result.WARN
     assert "no hub answers at 127.0.0.1:1" in check.what
     assert check.hint
+
+
+async def test_one_silent_replica_does_not_hide_the_other(
+    authority: Authority, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node is down: nothing answers, not even a refusal."""
+    monkeypatch.setattr(endpoint, "CONNECT_SECONDS", 2.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        async with FakeHub(authority) as replica:
+            (check,) = await kubemend_services.hub(at(settings, silent.getsockname()[1], replica.port))
+    assert check.result is Result.WARN
+    assert f"the hub answers at 127.0.0.1:{replica.port}, but no answer within 2 s" in check.what
+    assert "network policy or firewall" in check.hint
 
 
 async def test_unreachable_hub_fails(settings: Settings) -> None:
