@@ -1,5 +1,7 @@
 """Give commands whose exit codes 1 and 2 mean faulty devices another exit code for all that is not known: 3."""
 
+import os
+import sys
 from typing import Any
 
 import click
@@ -9,7 +11,7 @@ from kubemend.common import durations
 EXIT_UNKNOWN = 3
 
 _OF_CLICK = (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError)
-"""Errors that click itself turns into messages and exit codes."""
+"""Errors that click itself turns into messages and exit codes, or that ``Command`` does."""
 
 
 class UndeterminedError(click.ClickException):
@@ -19,7 +21,7 @@ class UndeterminedError(click.ClickException):
 
 
 class Command(click.Command):
-    """Exit with 3 on wrong usage, and after an internal error.
+    """Exit with 3 on wrong usage, after an internal error or an interrupt, and if the output has no reader any more.
 
     Click's own exit code 2 would mean an unhealthy device, and Python's exit code 1 a degraded one.
     """
@@ -35,8 +37,14 @@ class Command(click.Command):
         """Run the command. Raises UndeterminedError after an internal error, whose traceback is logged."""
         from kubemend.common import contained
 
-        with contained.within(contained.Part.DEVICE, ctx.command_path, passing=_OF_CLICK) as work:
-            return super().invoke(ctx)
+        try:
+            with contained.within(contained.Part.DEVICE, ctx.command_path, passing=_OF_CLICK) as work:
+                return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise UndeterminedError("interrupted") from error
+        except BrokenPipeError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the rest, which is flushed at the end
+            raise click.exceptions.Exit(EXIT_UNKNOWN) from error
         assert work.error is not None
         raise UndeterminedError(contained.describe(work.error)) from work.error
 

@@ -28,12 +28,16 @@ class Machine:
     bus: SysfsTree
     log: KmsgWriter
 
-    def scan(self, *more: str, timeout: str = "120s") -> subprocess.CompletedProcess[str]:
-        """Run the command as a user does."""
+    def scan(
+        self, *more: str, timeout: str = "120s", stdout: int = subprocess.PIPE
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the command as a user does; ``stdout`` as for subprocess."""
         flags = [f"--kernel-log={self.log.path}", f"--sysfs={self.bus.root}", f"--timeout={timeout}"]
         command = [sys.executable, "-m", "kubemend.agent.cli", "scan", *flags, *more]
         env = {**os.environ, **self.nvml.env()}
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        return subprocess.run(
+            command, env=env, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, check=False
+        )
 
     def plug_gpu(self, pci: str) -> None:
         """Put a GPU on the bus, without a driver."""

@@ -309,3 +309,27 @@ def test_internal_error_gives_unknown_and_not_degraded(monkeypatch: pytest.Monke
     assert (result.exit_code, result.stdout) == (UNKNOWN, "")
     assert "RuntimeError: a defect" in result.stderr
     assert result.stderr.splitlines()[-1].startswith("Error: internal error (RuntimeError in ")
+
+
+def test_reader_that_is_gone_gives_unknown_and_not_degraded(machine: Machine) -> None:
+    """``kubemend scan | head`` in a script with ``set -o pipefail``."""
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        scanned = machine.scan(stdout=write)
+    finally:
+        os.close(write)
+    assert (scanned.returncode, scanned.stderr) == (UNKNOWN, "")
+
+
+@pytest.mark.parametrize("command", ["scan", "prove"])
+def test_interrupt_gives_unknown_and_not_degraded(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    async def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checks, "run", interrupt)
+    monkeypatch.setattr(proving, "prove", interrupt)
+
+    result = CliRunner().invoke(cli.main, [command])
+
+    assert (result.exit_code, result.stderr) == (UNKNOWN, "Error: interrupted\n")
