@@ -2,7 +2,7 @@
 
 ``numbers`` has each number with its goal, the measured value and whether the goal is reached; ``programs`` has the
 output of the benchmarks, each with a description of the machine when it began. Exit code 0: all are reached; 1: one is
-not, or was not measured.
+not, or was not measured, or a benchmark has failed.
 
 It takes about a quarter of an hour on two quiet cores. ``--long`` measures as often as each benchmark does by itself,
 and also runs those that need longer than three minutes for their goals: together that takes about four hours.
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 import timeit
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,7 +60,8 @@ def run(program: str, arguments: Sequence[str]) -> dict[str, Any] | str:
         return f"not finished after {_LIMIT_SECONDS:.0f} s"
     except json.JSONDecodeError:
         return f"ended with {done.returncode} and no figures; its last output is on stderr"
-    return {**reported, "seconds": round(time.monotonic() - began), "machine": made_on}
+    failed = {goals.EXIT_CODE: done.returncode} if done.returncode else {}
+    return {**reported, **failed, "seconds": round(time.monotonic() - began), "machine": made_on}
 
 
 def machine() -> dict[str, Any]:
@@ -96,7 +97,7 @@ def main(only: tuple[str, ...], write: Path | None, *, long: bool) -> None:
     numbers = [each for each in goals.results(reported) if each.goal.program in chosen]
     report = {
         "numbers": [each.figures() for each in numbers],
-        "reached": all(each.reached for each in numbers),
+        "reached": _reached(numbers, reported),
         "programs": reported,
     }
     if write is not None:
@@ -111,9 +112,14 @@ def merged(saved: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any
     results = [*goals.results(programs)]
     return {
         "numbers": [each.figures() for each in results],
-        "reached": all(each.reached for each in results),
+        "reached": _reached(results, programs),
         "programs": programs,
     }
+
+
+def _reached(numbers: Iterable[goals.GoalResult], programs: Mapping[str, goals.Json | str]) -> bool:
+    """Return whether all numbers are reached and no program has failed: that of the peers has no number of its own."""
+    return all(each.reached for each in numbers) and not any(map(goals.failure, programs.values()))
 
 
 def _saved(path: Path) -> dict[str, Any]:

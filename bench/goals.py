@@ -10,6 +10,8 @@ PEERS: Final = "peers"
 """The benchmark that compares kubemend with other projects."""
 
 NOT_RUN: Final = "not run"
+EXIT_CODE: Final = "exit_code"
+"""The key of a program's exit code in its output, if that is not 0."""
 
 Json = Mapping[str, Any]
 
@@ -36,7 +38,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class GoalResult:
-    """Hold a goal with its measurement; ``measured`` None: its program did not finish for this ``reason``.
+    """Hold a goal with its measurement, None if its program did not finish; ``reason``: why the goal is not reached.
 
     ``elsewhere`` is empty where other projects were not measured.
     """
@@ -49,8 +51,10 @@ class GoalResult:
 
     @property
     def reached(self) -> bool:
-        """Return whether the goal is reached; False if it was not measured, or not often enough."""
-        return self.measured is not None and self.measured <= self.goal.limit and self.times >= self.goal.least
+        """Return whether the goal is reached; False if it was not measured, not often enough, or its program failed."""
+        if self.reason or self.measured is None:
+            return False
+        return self.measured <= self.goal.limit and self.times >= self.goal.least
 
     def figures(self) -> dict[str, Any]:
         """Return the printed figures."""
@@ -295,10 +299,18 @@ def results(reported: Mapping[str, Json | str]) -> Iterator[GoalResult]:
             continue
         try:
             times = goal.times(answer) if goal.times is not None else 0
-            yield GoalResult(goal, round(float(goal.value(answer)), 3), elsewhere=elsewhere, times=times)
+            value, reason = round(float(goal.value(answer)), 3), failure(answer)
+            yield GoalResult(goal, value, reason=reason, elsewhere=elsewhere, times=times)
         except (LookupError, TypeError, ValueError) as error:
             reason = f"bench.{goal.program} has no such figure: {error!r}"
             yield GoalResult(goal, None, reason=reason, elsewhere=elsewhere)
+
+
+def failure(answer: Json | str) -> str:
+    """Return why a program failed; empty if it did not. One that prints figures may have failed all the same."""
+    if isinstance(answer, str):
+        return answer
+    return f"it ended with {code}" if (code := answer.get(EXIT_CODE)) else ""
 
 
 def _elsewhere(goal: Goal, peers: Json | str | None) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,35 @@ def test_program_that_was_not_run_keeps_its_saved_output(monkeypatch: pytest.Mon
     merged = bench_all.merged(saved, {"programs": {"other": {"ratio": 1.6}}})
     assert [each["measured"] for each in merged["numbers"]] == [1.0, 1.6]
     assert not merged["reached"]
+
+
+def test_program_that_failed_reaches_nothing_by_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No false alarm in 10,000 proofs, none of which passed."""
+    _only(monkeypatch, _GOAL)
+    (result,) = goals.results({"program": {"ratio": 0.0, goals.EXIT_CODE: 1}})
+    assert not result.reached
+    assert (result.figures()["measured"], result.figures()["reason"]) == (0.0, "it ended with 1")
+
+
+@pytest.mark.parametrize("output", ["ended with 1 and no figures", {"lines": [], goals.EXIT_CODE: 1}])
+def test_failed_program_without_a_goal_counts(monkeypatch: pytest.MonkeyPatch, output: goals.Json | str) -> None:
+    _only(monkeypatch, _GOAL)
+    saved = {"programs": {"program": {"ratio": 1.0}}}
+    assert bench_all.merged(saved, {"programs": {}})["reached"]
+    assert not bench_all.merged(saved, {"programs": {goals.PEERS: output}})["reached"]
+
+
+def test_exit_code_of_a_program_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    package = tmp_path / "bench"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    for name, code in (("well", 0), ("failed", 3)):
+        (package / f"{name}.py").write_text(f"import sys\nprint('{{}}')\nsys.exit({code})\n")
+    monkeypatch.chdir(tmp_path)
+    well, failed = (bench_all.run(name, ()) for name in ("well", "failed"))
+    assert isinstance(well, dict)
+    assert isinstance(failed, dict)
+    assert (well.get(goals.EXIT_CODE), failed.get(goals.EXIT_CODE)) == (None, 3)
 
 
 def test_fault_that_could_not_be_tried_is_not_measured() -> None:
