@@ -58,8 +58,11 @@ def reference() -> str:
 
 
 def archive(cache: pathlib.Path = DEFAULT_CACHE) -> pathlib.Path:
-    """Return the path of the image of the present sources, existing or not, as an archive in Docker's format."""
-    return cache / platform.machine() / f"kubemend-{_digest(_sources())}.tar"
+    """Return the path of the image of the present sources and date, existing or not, as an archive in Docker's format.
+
+    Raises ImageError.
+    """
+    return cache / platform.machine() / f"kubemend-{_digest(_sources())}-{date()}.tar"
 
 
 def sbom_of(archive: pathlib.Path) -> pathlib.Path:

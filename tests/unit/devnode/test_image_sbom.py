@@ -105,8 +105,10 @@ def test_equal_images_have_equal_documents_and_others_do_not(tmp_path: Path) -> 
 def test_date_is_fixed_unless_the_builder_gives_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
     assert build.date() == build.date()
+    archive = build.archive()
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "12")
     assert build.date() == 12
+    assert build.archive() != archive, "an image with another date is another one"
 
 
 @pytest.mark.parametrize("given", ["", "-1", "now", "1.5"])
