@@ -131,6 +131,8 @@ def _check(settings: Settings) -> None:
     """Refuse values that cannot work, before anything starts."""
     common_settings.check_logging(level=settings.log_level, form=settings.log_format)
     common_settings.check_namespaces(settings.opt_in_namespaces)
+    if not settings.node_name:
+        raise click.BadParameter("--node-name ''; write the name of this node in Kubernetes")
     try:
         settings.listen()
     except ValueError:

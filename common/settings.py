@@ -132,7 +132,7 @@ class Options:
             return click.option(f"{flag}/--no-{flag[2:]}", **common)
         if kind == tuple[str, ...]:
             return click.option(flag.removesuffix("s"), item.name, multiple=True, **common)
-        return click.option(flag, type=_parameter(kind), **common)
+        return click.option(flag, type=_parameter(kind), cls=_Option, **common)
 
     def _read_file(self, context: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
         if path is None:
@@ -168,6 +168,8 @@ def _needed_form(kind: Any, value: Any) -> str | None:
         return None if types.NoneType in typing.get_args(kind) else "a value, or leave it out for the default"
     if kind is int and isinstance(value, bool | float):
         return "a whole number"
+    if kind in (bool, bool | None) and not isinstance(value, (bool, str, *several)):
+        return "true or false"
     return "one value" if isinstance(value, several) else None
 
 
@@ -176,6 +178,17 @@ def _parameter(kind: Any) -> Any:
     if Path in members:
         return _HostPath(optional=types.NoneType in members)
     return next(member for member in members if member is not types.NoneType)
+
+
+class _Option(click.Option):
+    """An empty variable turns off what is on by default; click takes it for one that is not set."""
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        found = super().resolve_envvar_value(ctx)
+        can_be_off = isinstance(self.type, _HostPath) and self.type.optional and self.default is not None
+        if found is None and can_be_off and any(os.environ.get(name) == "" for name in self.envvar or ()):
+            return ""
+        return found
 
 
 class _Duration(click.ParamType[float]):
@@ -198,9 +211,9 @@ class _HostPath(click.ParamType[Path | None]):
     name = "path"
 
     def __init__(self, *, optional: bool) -> None:
-        self._optional = optional
+        self.optional = optional
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path | None:
-        if not str(value) and not self._optional:
+        if not str(value) and not self.optional:
             self.fail("name a path", param, ctx)
         return Path(value) if str(value) else None

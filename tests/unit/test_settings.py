@@ -59,8 +59,18 @@ def test_downward_api_names_are_accepted() -> None:
     assert given(env={"NODE_NAME": "node-1", "POD_UID": "u"}).pod_uid == "u"
 
 
-def test_empty_path_disables_log_symlinks() -> None:
+def test_empty_path_disables_log_symlinks(file: Path) -> None:
+    empty = {"KUBEMEND_POD_LOG_SYMLINKS": ""}
     assert given("--pod-log-symlinks", "").pod_log_symlinks is None
+    assert given(env=empty).pod_log_symlinks is None
+    assert given("--pod-log-symlinks", "/links", env=empty).pod_log_symlinks == Path("/links")
+    file.write_text("pod-log-symlinks: /links\n")
+    assert given("--config", str(file), env=empty).pod_log_symlinks is None
+
+
+def test_empty_variable_of_another_setting_is_none() -> None:
+    """A Helm value that is not set makes one."""
+    assert given(env={"KUBEMEND_STATE_DIR": "", "KUBEMEND_DRY_RUN": "", "KUBEMEND_CATALOG": ""}) == Settings()
 
 
 @pytest.mark.parametrize(
@@ -82,6 +92,7 @@ def test_empty_path_disables_log_symlinks() -> None:
         (["--storm-restarts", "0"], "--storm-restarts"),
         (["--storm-window", "0"], "--storm-window"),
         (["--storm-window", "86401"], "--storm-window"),
+        (["--node-name", ""], "--node-name"),
         (["--config", "/nowhere.yaml"], "/nowhere.yaml"),
     ],
 )
@@ -107,6 +118,8 @@ def test_unknown_setting_in_file_is_refused(tmp_path: Path) -> None:
         ("hub:", "write a list"),
         ("state-dir: [/a]", "write one value"),
         ("dry-run: [true]", "write one value"),
+        ("dry-run: 1", "write true or false"),
+        ("device-taints: 0.5", "write true or false"),
         ("node-name: {a: b}", "write one value"),
         ("node-name:", "leave it out"),
         ("storm-restarts: 1.9", "write a whole number"),
