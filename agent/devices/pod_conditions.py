@@ -75,10 +75,11 @@ def for_restart(
 ) -> Condition:
     """Return ``InPlaceRestart`` after a restart: its number, strategy, cause, duration and verification.
 
-    ``settled`` is False until kubelet agrees.
+    ``settled`` is False until kubelet agrees. ``restart_count`` 0: it is unknown.
     """
     failed = verification.failed(checks)
-    where = f"{container} restart {restart_count} by {strategy.value}"
+    number = f" {restart_count}" if restart_count else ""
+    where = f"{container} restart{number} by {strategy.value}"
     phases = ", ".join(f"{name} {seconds * 1000:.0f}" for name, seconds in outcome.phases.items())
     took = f"in {outcome.seconds * 1000:.0f} ms ({phases})"
     if outcome.result.restarted and not failed:

@@ -164,7 +164,8 @@ async def resume(
             shm_cleanup = _shm_cleanup(annotations, successor_specs=[successor_spec])
     emptying = _emptying(successor_spec, after=intent.empty_cache_after)
     swap = restart_plan.Swap(intent, replace(successor_spec, emptying=emptying, keeping=keeping))
-    return restart_plan.SwapPlan(intent.target, 0, (swap,), shm_cleanup=shm_cleanup)
+    count = successor_spec.successor.restart_count
+    return restart_plan.SwapPlan(intent.target, count, (swap,), shm_cleanup=shm_cleanup)
 
 
 async def plan_from_journal(

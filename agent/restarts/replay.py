@@ -1,7 +1,8 @@
 """Replay one restart that a previous agent left open: finish or undo it, report it, close or quarantine its intent."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -14,6 +15,7 @@ from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerRef
 from kubemend.agent.restart import admission, intents, steps
 from kubemend.agent.restart.reasons import Reason
+from kubemend.agent.restart.verification import Check, CheckState
 from kubemend.agent.restarts import planning, restart_proof, verifier
 from kubemend.agent.restarts.config_shares import ConfigShare, NoRoomError
 from kubemend.agent.restarts.dependencies import Dependencies
@@ -134,8 +136,12 @@ class Replay:
         await self._store.finish(intent.id, outcome=outcome.result.value, now=self._now())
         self._report_failure(intent, outcome.detail)
 
-    def report(self, resumed: Resumed) -> None:
-        """Publish the outcome on the pod."""
+    def report(self, resumed: Resumed, *, checks: Sequence[Check] = ()) -> None:
+        """Publish the outcome on the pod.
+
+        Kubelet and the API server are given less time than after a restart of this agent, and may show old states when
+        an agent starts: a check that fails proves nothing.
+        """
         intent, plan = resumed.intent, resumed.execution.plan
         with contained.within(Part.REPLAY, intent.target):
             condition = pod_conditions.for_restart(
@@ -144,7 +150,9 @@ class Replay:
                 restart_count=plan.restart_count,
                 cause=admission.Cause(intent.reason, intent.reason, happened_at=intent.created_at),
                 outcome=resumed.outcome,
-                checks=(),
+                checks=[
+                    replace(each, state=CheckState.UNKNOWN) for each in checks if each.state is not CheckState.PASSED
+                ],
                 settled=True,
             )
             self._publish(intent.target, condition)
@@ -195,8 +203,11 @@ class Replay:
             await visit.remembered()
             return await resumed.carry_out(), found.by_device(visit.proving)
 
-    async def _verified(self, resumed: Resumed) -> Outcome:
-        outcome, checks = await self._verifier.wait_for_kubelet(resumed.execution, resumed.outcome)
+    async def _verified(self, resumed: Resumed) -> tuple[Outcome, Sequence[Check]]:
+        (outcome, settled), answer = await asyncio.gather(
+            self._verifier.wait_for_kubelet(resumed.execution, resumed.outcome), self._devices_answer(resumed)
+        )
+        checks = (answer, *settled)
         log.info(
             "restart.verified",
             restart=resumed.intent.id,
@@ -204,10 +215,14 @@ class Replay:
             result=outcome.result.value,
             checks={check.name: check.state.value for check in checks},
         )
-        return outcome
+        return outcome, checks
+
+    async def _devices_answer(self, resumed: Resumed) -> Check:
+        devices = await restart_proof.resumed_devices(self._dependencies, resumed.execution.plan)
+        return await self._verifier.devices_answer(devices)
 
     async def conclude(self, resumed: Resumed) -> None:
-        """Verify it and close its intent. One that stays unfinished is replayed again."""
+        """Verify it, publish how it ended, and close its intent. One that stays unfinished is replayed again."""
         outcome = resumed.outcome
         if outcome.result is Result.DEVICE_NOT_USABLE:
             self._report_failure(resumed.intent, outcome.detail, reason=Reason.DEVICE_NOT_USABLE)
@@ -218,7 +233,8 @@ class Replay:
                 self._dependencies.heartbeats.restarted(container)
         if outcome.result.restarted:
             with contained.within(Part.VERIFICATION, resumed.intent.target, passing=TRY_LATER):
-                outcome = await self._verified(resumed)
+                outcome, checks = await self._verified(resumed)
+                self.report(replace(resumed, outcome=outcome), checks=checks)
         await resumed.execution.give_back()
         if outcome.result is not Result.UNFINISHED:
             await self._store.finish(resumed.intent.id, outcome=outcome.result.value, now=self._now())

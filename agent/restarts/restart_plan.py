@@ -22,7 +22,7 @@ from kubemend.agent.restart.successor_spec import SuccessorSpec
 class RestartPlan(abc.ABC):
     """A restart that was admitted.
 
-    - ``restart_count`` is the target's count after it
+    - ``restart_count`` is the target's count after it; 0: unknown, because a previous agent has begun it
     - ``shm_cleanup`` is the shared memory to empty
     - ``stepped_down`` is why a better strategy was not used, if its container could not be copied exactly
     """

@@ -84,6 +84,24 @@ async def test_recovery_of_a_kill_without_effect_is_reported(env: RestartEnv) ->
     assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "Stuck")
 
 
+@pytest.mark.parametrize("shown", [True, False])
+async def test_recovery_of_a_restart_reports_its_end(env: RestartEnv, *, shown: bool) -> None:
+    """Else the condition that the dead agent has left ("being verified") stays until the next restart."""
+    await killed_after_the_stop(env)
+    async with env.pod.cri_env.watch.subscribe(POD.uid) as events:
+        taking_up = asyncio.create_task(recovery(env, timeouts=60.0 if shown else 0.0).run())
+        while (started := await events.get()).kind is not EventKind.STARTED:
+            pass
+        if shown:
+            await kubelet_shows(env, started.container_id)
+        await taking_up
+    condition = env.said.said[POD, conditions.IN_PLACE_RESTART]
+    assert (condition.status, condition.reason) == (ConditionStatus.TRUE, "Swapped")
+    assert condition.message.startswith("trainer restart 1 by swap in ")
+    assert ("could not verify devices-answer, kubelet-agrees" in condition.message) is not shown
+    assert "being verified" not in condition.message
+
+
 async def test_recovery_reserves_names_until_kubelet_shows_successor(env: RestartEnv) -> None:
     await killed_after_the_stop(env)
     async with env.pod.cri_env.watch.subscribe(POD.uid) as events:

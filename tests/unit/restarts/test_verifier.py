@@ -30,7 +30,7 @@ async def test_verifier_fails_by_fresh_status_and_not_stale_one(env: RestartEnv,
     with structlog.testing.capture_logs() as logs:
         await recovery(env, timeouts=0.0).run()
     (verified,) = [each for each in logs if each["event"] == "restart.verified"]
-    assert verified["checks"] == {"kubelet-agrees": state, "one-running": "passed"}
+    assert verified["checks"] == {"devices-answer": "unknown", "kubelet-agrees": state, "one-running": "passed"}
 
 
 async def test_verifier_stops_waiting_if_successor_exits(env: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> None:
