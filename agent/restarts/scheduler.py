@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 class Limits:
     """Limit restarts.
 
-    - ``retry_seconds``: for how long a request that cannot be decided is kept
+    - ``retry_seconds``: for how long a request that cannot be decided is kept, waits for a budget not counted
     - ``parallel_pods``: pods whose restarts make calls at the same time
     """
 
@@ -261,7 +261,9 @@ class RestartScheduler:
             if (decision.reason, decision.retry_at) != last_logged:
                 self._reports.decided(request, decision)
                 last_logged = decision.reason, decision.retry_at
-            if clock() >= give_up_at and decision.retry_at is None:
+            if decision.retry_at is not None:  # a budget may have it wait for an hour, and the disk be full just then
+                give_up_at = clock() + self._limits.retry_seconds
+            elif clock() >= give_up_at:
                 self._reports.gave_up(request, decision, after=self._limits.retry_seconds)
                 return
             await self._until_worth_asking_again(request, decision)
