@@ -208,7 +208,7 @@ class EventReporter:
             event = event_objects.created(event_message, node=self._node, count=unrecorded, first=series.first)
             try:
                 await self._api.create(path, event)
-            except errors.ConflictError:  # a previous agent's; or this agent's, and the answer was lost
+            except errors.AlreadyExistsError:  # a previous agent's; or this agent's, and the answer was lost
                 count, last = repeats.occurrences(await self._api.get(f"{path}/{name}"))
                 series.count = count
                 if last >= int(event_message.at):

@@ -213,6 +213,14 @@ async def test_outage_is_waited_out_for_a_while(env: Env) -> None:
     assert (await env.event())["message"] == "during"
 
 
+async def test_quota_that_other_writers_change_at_the_same_time_loses_no_message(env: Env) -> None:
+    """Its admission answers 409 as well, although there is no such Event."""
+    env.server.fail_next(1, status=409, method="POST", path="/events")
+    env.reporter.record(event_message("contended"))
+    await env.until(Outcome.WRITTEN, 1)
+    assert (await env.event())["message"] == "contended"
+
+
 async def test_message_that_cannot_be_recorded_in_time_is_dropped(tenant: Tenant) -> None:
     async with running(tenant, limits=Limits(keep=0.05)) as env:
         await env.server.stop()
