@@ -42,6 +42,7 @@ async def check(sysfs: Path, *, catalog: Catalog, timeout: float) -> GpusFound:
         report=report,
         periods=Periods(hang_deadline=_HANG_SHARE * timeout, stop_deadline=_STOP_SHARE * timeout),
         sysfs=sysfs,
+        limits=replace(catalog.limits.gpu, fabric_wait=0.0),  # CUDA does not start on it now, however long it will take
         needs_events=False,
     )
     deadline = asyncio.get_running_loop().time() + (1 - _STOP_SHARE) * timeout

@@ -67,6 +67,19 @@ def test_current_nvml_state_counts(machine: Machine) -> None:
     assert {label for label, row in rows(scanned).items() if row["health"] != "Healthy"} == {"GPU 2"}
 
 
+@pytest.mark.parametrize("state", [1, 2], ids=["not started", "in progress"])  # NVML_GPU_FABRIC_STATE_*
+def test_gpu_that_the_fabric_manager_has_not_initialized_is_not_healthy(machine: Machine, state: int) -> None:
+    """CUDA does not start on it. A fabric manager of another version than the driver's never initializes any."""
+    machine.nvml.set(gpu=2, fabric_state=state)
+
+    scanned = machine.scan("--json")
+
+    assert scanned.returncode == UNHEALTHY
+    assert {label: row["reason"] for label, row in rows(scanned).items() if row["health"] != "Healthy"} == {
+        "GPU 2": "FabricFailed"
+    }
+
+
 @pytest.mark.parametrize("fault", [Fault.UNKNOWN, Fault.RESET_REQUIRED, Fault.LOST])
 def test_unidentified_gpu_is_reported_and_hides_no_other(machine: Machine, fault: Fault) -> None:
     machine.nvml.fault(fault, gpu=1)
