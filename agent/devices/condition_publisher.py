@@ -13,7 +13,7 @@ from kubemend.agent.devices import pod_conditions
 from kubemend.agent.devices.steady_times import SteadyTimes
 from kubemend.agent.devices.verdict_store import VerdictStore, gpu_keys
 from kubemend.agent.model.devices import DeviceId
-from kubemend.agent.model.verdicts import Verdict
+from kubemend.agent.model.verdicts import Health, Verdict
 from kubemend.agent.model.workloads import Allocations, ContainerRef, PodRef
 from kubemend.common import contained
 from kubemend.common.contained import Part
@@ -113,9 +113,10 @@ class ConditionPublisher:
 
     def publish(self, allocations: Allocations) -> None:
         """Publish once. Without an answer from kubelet, the last one counts for the pods that are still there."""
-        self._forget_named()
+        self._forget_gone()
         if allocations.known:
             self._held = self._holdings(allocations)
+            self._adopt_named(allocations)
         else:
             there = self._pods.pods()
             self._held = {pod: names for pod, names in self._held.items() if pod.uid in there}
@@ -123,6 +124,7 @@ class ConditionPublisher:
         for pod, names in concerned.items():
             with contained.within(Part.CONDITION, pod):
                 self._publish_of(pod, names)
+        self._forget_recovered()
         if self._node is not None:
             self._node.publish(_by_device(concerned) if allocations.known else None)
 
@@ -146,13 +148,35 @@ class ConditionPublisher:
     def _age(self, verdict: Verdict) -> float:
         return self._clock() - self._times.of((verdict.device, verdict.reason), last_seen=verdict.since)
 
-    def _forget_named(self) -> None:
-        """Drop deleted pods and pods whose device has recovered."""
-        there = self._pods.pods()
+    def _adopt_named(self, allocations: Allocations) -> None:
+        """Add the pods that hold no device and on which a previous agent has published that a GPU is not healthy."""
+        holding = {
+            (item.namespace, item.pod_name)
+            for item in allocations.items
+            if item.devices or item.claims or item.plugin_devices
+        }
+        inventory = self._devices.inventory
+        for pod in self._pods.pods().values():
+            faulty = next(filter(None, map(pod_conditions.faulty_device, pod.conditions)), "")
+            is_known = inventory.by_id(DeviceId(faulty)) is not None  # another client may have written any text
+            if is_known and not pod.is_over and (pod.ref.namespace, pod.ref.name) not in holding:
+                self._named.setdefault((pod.ref, faulty), True)
+
+    def _forget_gone(self) -> None:
+        """Drop pods that have ended and whose processes were found on a device."""
+        there = {uid for uid, pod in self._pods.pods().items() if not pod.is_over}
         self._named = {
             (pod, device): pod.uid in there
             for (pod, device), was_there in self._named.items()
-            if self._verdict_store.active_faults(device) and (pod.uid in there or not was_there)
+            if pod.uid in there or not was_there
+        }
+
+    def _forget_recovered(self) -> None:
+        """Drop pods whose processes were found on a device, once the recovery of that has been published on them."""
+        self._named = {
+            (pod, device): was_there
+            for (pod, device), was_there in self._named.items()
+            if any(each.health is not Health.HEALTHY for each in self._verdicts([device]))
         }
 
     def _holdings(self, allocations: Allocations) -> dict[PodRef, set[str]]:

@@ -59,6 +59,12 @@ def _severity(verdict: Verdict) -> tuple[int, int]:
     return verdict.action.severity, _RANK[verdict.health]
 
 
+def faulty_device(condition: Condition) -> str:
+    """Return the device for which a pod's ``DevicesHealthy`` is not True; "" for any other condition."""
+    is_about_a_fault = condition.type == conditions.DEVICES_HEALTHY and condition.status is not ConditionStatus.TRUE
+    return condition.message.partition(": ")[0] if is_about_a_fault else ""
+
+
 def _about(verdict: Verdict) -> str:
     return f"{verdict.device}: {verdict.message}; action {verdict.action.value}"
 

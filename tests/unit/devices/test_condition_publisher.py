@@ -1,6 +1,7 @@
 """When pods' conditions change: by a clock that is never set, and whether kubelet answers or not."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -141,3 +142,43 @@ async def test_last_answer_of_kubelet_counts_for_the_pods_that_are_still_there(t
         here.said.said.clear()
         publisher.publish(Allocations(known=False))
         assert here.said.said == {}
+
+
+async def test_recovery_is_published_on_a_pod_whose_process_alone_was_found_on_the_device(tmp_path: Path) -> None:
+    """Kubelet has allocated it no device, as where all devices are mounted into it."""
+    async with node.node_in(tmp_path) as here:
+        here.pods = outside.Pods(builders.pod())
+        publisher, said = here.publisher(), here.said.said
+        here.verdict_store.apply(LOST, inventory=here.devices.inventory)
+        publisher.verdict_changed(device=outside.GPU.uuid, named=builders.POD)
+        publisher.publish(Allocations(known=True))
+        assert said[builders.POD, conditions.DEVICE_FAILURE].status is ConditionStatus.TRUE
+        back = replace(LOST, kind=FindingKind.DEVICE_BACK, action=ActionClass.NONE)
+        here.verdict_store.apply(back, inventory=here.devices.inventory)
+        publisher.publish(Allocations(known=True))
+        assert said[builders.POD, conditions.DEVICE_FAILURE].status is ConditionStatus.FALSE
+        assert said[builders.POD, conditions.DEVICES_HEALTHY].status is ConditionStatus.TRUE
+        said.clear()
+        publisher.publish(Allocations(known=True))
+        assert said == {}
+
+
+@pytest.mark.parametrize("phase", ["Running", "Failed"])
+async def test_recovery_is_published_on_a_pod_for_which_a_previous_agent_found_the_device(
+    tmp_path: Path, phase: str
+) -> None:
+    async with node.node_in(tmp_path) as here:
+        here.verdict_store.apply(LOST, inventory=here.devices.inventory)
+        verdict = here.verdict_store.verdict(outside.GPU.uuid, inventory=here.devices.inventory)
+        published = pod_conditions.for_devices([verdict])
+        here.pods = outside.Pods(builders.pod(conditions=published, phase=phase))
+        publisher, said = here.publisher(), here.said.said
+        back = replace(LOST, kind=FindingKind.DEVICE_BACK, action=ActionClass.NONE)
+        here.verdict_store.apply(back, inventory=here.devices.inventory)
+        publisher.publish(Allocations(known=False))
+        assert said == {}, "it may hold other devices, too"
+        publisher.publish(Allocations(known=True))
+        if phase == "Running":
+            assert said[builders.POD, conditions.DEVICES_HEALTHY].status is ConditionStatus.TRUE
+        else:
+            assert said == {}, "its Job may still read why it has failed"
