@@ -103,14 +103,15 @@ def test_all_ports_can_be_reached_but_that_of_probes() -> None:
     assert rule == {"ports": [{"port": name} for name in ports if name != "probes"]}
 
 
-def test_only_agents_reach_the_hub_with_the_component() -> None:
+def test_only_agents_and_replicas_reach_the_hub_with_the_component() -> None:
     objects = manifests.combined(controller_manifests.CONTROLLER, manifests.DAEMONSET / "hub-from-nodes")
     policies = {obj["metadata"]["name"]: obj["spec"] for obj in objects if obj["kind"] == "NetworkPolicy"}
     fixed, kept = policies["kubemend-controller"], policies["kubemend-hub-from-nodes"]
     (hub,) = [rule for rule in fixed["ingress"] if rule["ports"] != [{"port": "metrics"}]]
-    (peer,) = hub["from"]  # a rule without `from` would admit every address
+    peer, replica = hub["from"]  # a rule without `from` would admit every address
     agents = manifests.one("DaemonSet")["spec"]["template"]["metadata"]["labels"]
     assert peer["podSelector"]["matchLabels"].items() <= agents.items()
+    assert replica["podSelector"] == fixed["podSelector"], "replicas see by it that the leader's process has ended"
     assert "ingress" not in kept, "each `kubectl apply` would empty what the leader has written"
     assert kept["podSelector"] == fixed["podSelector"]
 
