@@ -59,6 +59,7 @@ SET: Final[Mapping[tuple[str, str], set[str]]] = {
     ("kubemend_component_ready", "part"): parts("agent") | parts("controller"),
     ("kubemend_component_ready", "component"): {"agent", "controller"},
     ("up", "component"): {"agent", "controller"},
+    ("up", "job"): {".*kubemend.*"},
 }
 """The values of labels that expressions name."""
 

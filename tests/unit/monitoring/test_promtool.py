@@ -27,6 +27,8 @@ class Trial:
 
 NODE: Final = {"node": "n1"}
 POD: Final = {"pod": "c-1"}
+JOB: Final = {"job": "kubemend/kubemend"}
+"""As the Prometheus Operator names the PodMonitor's targets: by its namespace and name."""
 OFF: Final = "1x10 0x60"
 ON: Final = "0x10 1x60"
 GROWS: Final = "0x10 1+1x60"
@@ -34,7 +36,14 @@ APPEARS: Final = "_x56 1x30"
 """A counter that does not exist before its first count: its first value is 1, and it does not grow afterwards."""
 
 TRIALS: Final = (
-    Trial("KubemendAgentDown", {'up{component="agent",node="n1"}': OFF}, {"component": "agent", **NODE}),
+    Trial(
+        "KubemendAgentDown",
+        {
+            'up{job="kubemend/kubemend",component="agent",node="n1"}': OFF,
+            'up{job="tracing/collector",component="agent",node="n2"}': OFF,  # another project's
+        },
+        {"component": "agent", **JOB, **NODE},
+    ),
     Trial(
         "KubemendAgentComponentNotReady",
         {
@@ -85,7 +94,14 @@ TRIALS: Final = (
         NODE,
     ),
     Trial("KubemendHubUnreachable", {'kubemend_hub_connected{node="n1"}': OFF}, NODE),
-    Trial("KubemendControllerDown", {'up{component="controller",pod="c-1"}': OFF}, {"component": "controller", **POD}),
+    Trial(
+        "KubemendControllerDown",
+        {
+            'up{job="kubemend/kubemend",component="controller",pod="c-1"}': OFF,
+            'up{job="kubernetes-pods",component="controller",pod="ingress"}': OFF,
+        },
+        {"component": "controller", **JOB, **POD},
+    ),
     Trial(
         "KubemendControllerComponentNotReady",
         {
