@@ -11,7 +11,9 @@ log = structlog.get_logger(__name__)
 
 SYSFS = "sysfs"
 
-_NETLINK_HINT = "run the agent as root in the host's network namespace (hostNetwork: true)"
+_NETLINK_HINT = (
+    "run the agent as root in the host's network namespace (hostNetwork: true), and check --network-namespace"
+)
 _SYSFS_HINT = "mount the host's sysfs, or pass its path with --sysfs"
 
 _IDLE = ComponentStatus(ComponentState.IDLE, "this node has no NICs")
@@ -34,7 +36,7 @@ class Statuses:
         self._problems.pop(what, None)
         self._well.add(what)
         if self._problems:
-            self._set_status(next(iter(self._problems.values())))
+            self._set_problem()
         elif idle and SYSFS in self._well:
             self._set_status(_IDLE)
         elif self._well >= self._needed:
@@ -51,7 +53,11 @@ class Statuses:
     def _trouble(self, what: str, message: str, *, hint: str) -> None:
         self._well.discard(what)
         self._problems[what] = ComponentStatus(ComponentState.DEGRADED, message=message, hint=hint)
-        self._set_status(self._problems[what])
+        self._set_problem()
+
+    def _set_problem(self) -> None:
+        """Report the first problem, each of which comes again at each try: every change is a line in the log."""
+        self._set_status(next(iter(self._problems.values())))
 
     def _set_status(self, status: ComponentStatus) -> None:
         if status == self._reported:
