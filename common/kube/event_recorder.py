@@ -148,7 +148,7 @@ class EventRecorder:
             await self._write(entry)
         except errors.AlreadyExistsError:
             pass  # written before, by a previous leader or by an attempt whose answer was lost
-        except (errors.InvalidError, errors.NotFoundError, errors.ConflictError) as error:
+        except (errors.InvalidError, errors.NotFoundError) as error:
             # refused permanently, or its namespace no longer exists
             log.warning("event.refused", reason=reason, error=str(error))
         except errors.ForbiddenError as error:  # its namespace may be terminating: all other Events would wait for it
@@ -156,7 +156,8 @@ class EventRecorder:
             return True
         except errors.KubeError as error:
             log.info("event.write_retried", reason=reason, error=str(error))
-            self._report(ComponentStatus(ComponentState.DEGRADED, error.what, error.hint))
+            if not isinstance(error, errors.ConflictError):  # many writers change their namespace's quota
+                self._report(ComponentStatus(ComponentState.DEGRADED, error.what, error.hint))
             return False
         self._report(ComponentStatus(ComponentState.READY))
         self._backoff.reset()

@@ -92,6 +92,15 @@ async def test_all_are_recorded_in_order_once_the_server_is_back(tenant: Tenant)
         assert ComponentState.DEGRADED in states
 
 
+async def test_quota_that_other_writers_change_at_the_same_time_loses_no_event(tenant: Tenant) -> None:
+    async with running(tenant) as env:
+        env.faults.fail_next(1, status=409, method="POST", path="/events")
+        async with started(env.recorder):
+            env.record("a")
+            await env.until_reported("a")
+        assert ComponentState.DEGRADED not in {each.state for each in env.reports}
+
+
 async def test_recorded_event_is_not_recorded_again(tenant: Tenant) -> None:
     with capture_logs() as logs:
         async with running(tenant) as env, started(env.recorder):
