@@ -344,10 +344,13 @@ def _keeping_in_rerun(
     return _keeping(successor_spec, pod.annotations, container=container, old=planned.old[-1], refused=refused)
 
 
-def _trigger(pod: PodView, *, plan: Sequence[intents.Planned], preferred: str) -> ContainerId | None:
+def _trigger(pod: PodView, *, plan: Sequence[intents.Planned], preferred: str) -> ContainerId:
     chosen = rules.trigger(pod, preferred=preferred)
     assert chosen is not None, "admission has found one"
-    return next((planned.old[-1] for planned in plan if planned.name == chosen.name and planned.old), None)
+    for planned in plan:
+        if planned.name == chosen.name and planned.old:
+            return planned.old[-1]
+    raise cri_errors.NotFound(f"the runtime has no container {chosen.name}, whose kill would restart the pod")
 
 
 def _new_id() -> str:
