@@ -6,6 +6,7 @@ set while the process is blocked in execve(2), and stops it before it returns to
 """
 
 import asyncio
+import contextlib
 import time
 import weakref
 from collections.abc import Collection, Mapping
@@ -34,6 +35,7 @@ _MOST_BEFORE = 16
 """Processes that a container has at most before that; it has one or two."""
 
 _STILL_SECONDS = 2.0
+_THAWED_AGAIN = 1.0  # seconds until a thaw that has failed is repeated
 _MOST_THREADS = 32  # each waits for one container to freeze
 
 
@@ -136,8 +138,22 @@ class Freezer:
             runs = group.populated
         except OSError as error:
             log.error("freezer.not_thawed", container=container_id, error=str(error))
+            self._thaw_later(group)
             return False
         return runs
+
+    def _thaw_later(self, group: Cgroup) -> None:
+        """Thaw it in a moment, unless it is held again by then: the agent may just have no free descriptor."""
+
+        def again() -> None:
+            try:
+                if Mark.parse(group.mark or "").state == cgroups.RELEASED:
+                    group.thaw()
+            except OSError:
+                self._thaw_later(group)
+
+        with contextlib.suppress(RuntimeError):  # no event loop: in a thread, at the agent's start
+            asyncio.get_running_loop().call_later(_THAWED_AGAIN, again)
 
     def kill(self, container_id: ContainerId) -> None:
         """Kill a frozen container that has not begun, or must not continue."""

@@ -1,6 +1,7 @@
 """An agent finds frozen containers at its start, on a cgroup file system of plain files."""
 
 import asyncio
+import errno
 import os
 import tempfile
 import threading
@@ -14,6 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kubemend.agent.actuator.hold import cgroups, exec_hold, standby
+from kubemend.agent.actuator.hold import freezer as freezer_module
 from kubemend.agent.actuator.hold.cgroups import Cgroup
 from kubemend.agent.actuator.hold.exec_hold import HoldError
 from kubemend.agent.actuator.hold.freezer import Freezer
@@ -23,6 +25,7 @@ from kubemend.agent.clients.cri.errors import CriError, NotFound, RuntimeUnavail
 from kubemend.agent.model.processes import ProcessFacts
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.common import kernel_files
+from tests import eventually
 
 CONTAINER = ContainerId("a" * 64)
 
@@ -122,6 +125,34 @@ async def test_container_is_thawed_despite_unwritable_mark(group: Path, monkeypa
     monkeypatch.setattr(Cgroup, "put_mark", refused)
     await freezer(group.parent, owner="node-1 /run/c.sock").take_over(keep={})
     assert (group / "cgroup.freeze").read_text() == "0"
+
+
+@pytest.mark.parametrize("held_again", [False, True])
+async def test_container_that_cannot_be_thawed_now_is_thawed_later(
+    group: Path, monkeypatch: pytest.MonkeyPatch, *, held_again: bool
+) -> None:
+    """It bears the mark of a released one, so neither the next agent nor the last resort would thaw it."""
+    held, fails, thaw = "held uid-1 node-1 /run/c.sock", [True, True], Cgroup.thaw
+
+    def sometimes(cgroup: Cgroup) -> None:
+        if fails:
+            fails.pop()
+            raise OSError(errno.EMFILE, "Too many open files")
+        thaw(cgroup)
+
+    monkeypatch.setattr(freezer_module, "_THAWED_AGAIN", 0.0)
+    monkeypatch.setattr(Cgroup, "thaw", sometimes)
+    (group / "mark").write_text(held)
+    this = freezer(group.parent)
+    await this.take_over(keep={"uid-1": 0.0})
+    assert not this.thaw(CONTAINER)
+    if held_again:
+        (group / "mark").write_text(held)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert (group / "cgroup.freeze").read_text() == "1"
+    else:
+        await eventually.true(lambda: (group / "cgroup.freeze").read_text() == "0")
 
 
 @pytest.mark.parametrize("keep", [{}, {"uid-1": 100.0}])
