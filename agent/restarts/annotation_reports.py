@@ -9,7 +9,7 @@ from kubemend.agent import ports
 from kubemend.agent.devices import event_messages
 from kubemend.agent.model import conditions
 from kubemend.agent.model.conditions import Condition, ConditionStatus
-from kubemend.agent.model.workloads import PodChange, PodChangeKind, PodRef, PodUid, PodView
+from kubemend.agent.model.workloads import ContainerRole, PodChange, PodChangeKind, PodRef, PodUid, PodView
 from kubemend.agent.restart import options
 from kubemend.agent.restart.reasons import Reason
 from kubemend.common import contained
@@ -78,12 +78,18 @@ class AnnotationReports:
 
 def _invalid(pod: PodView) -> str:
     """Return what is invalid; empty: nothing, or the annotations of a pod that is too large to keep are not known."""
-    if pod.containers:
-        try:
-            options.parse(pod.annotations)
-        except options.BadAnnotationError as error:
-            return str(error)
-    return ""
+    if not pod.containers:
+        return ""
+    try:
+        named = options.parse(pod.annotations).containers
+    except options.BadAnnotationError as error:
+        return str(error)
+    lasting = {spec.name for spec in pod.containers if spec.role is not ContainerRole.INIT}
+    if not (wrong := sorted(named - lasting)):
+        return ""
+    return (
+        f"annotation {options.CONTAINERS} names {', '.join(wrong)}: neither a main container nor a sidecar of the pod"
+    )
 
 
 def _shown(pod: PodView) -> str:

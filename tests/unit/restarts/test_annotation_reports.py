@@ -54,6 +54,7 @@ def pod(annotations: Mapping[str, str], **changes: Any) -> PodView:
         ({options.GRACE_PERIOD: "10 s"}, "write seconds"),
         ({options.MAX_RESTARTS: "many"}, "write a whole number"),
         ({options.HEARTBEAT_FILE: "/tmp/beat"}, "annotation kubemend.io/heartbeat-timeout is missing"),
+        ({options.CONTAINERS: "trainer,trianer"}, "names trianer: neither a main container nor a"),
     ],
 )
 @pytest.mark.parametrize("known", [True, False], ids=["pod of before", "new pod"])
