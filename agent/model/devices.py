@@ -93,7 +93,7 @@ class DeviceInventory:
 
     ``complete`` is False while the vendor's library does not answer: absence then proves nothing. ``partial``: it
     answers, but not for all GPUs, and which do not cannot be determined. ``silent`` are the GPUs that did not answer
-    the last query: their current state is unknown.
+    the last query, or are not initialized yet: their current state is unknown.
     """
 
     gpus: tuple[Gpu, ...] = ()

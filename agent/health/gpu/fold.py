@@ -58,6 +58,11 @@ class GpuVitals:
         """Return the kinds that were emitted and are not over."""
         return frozenset(kind for kind, emitted_state in self.emitted_states.items() if emitted_state.held)
 
+    def joins_fabric(self, limits: Limits) -> bool:
+        """Return whether CUDA does not start on the GPU yet, and the fabric manager may still initialize it."""
+        state = self.emitted_states.get(FindingKind.FABRIC_FAILED, EmittedState())
+        return state.turning is True and self.at - state.since < limits.fabric_wait
+
 
 def fold(state: GpuVitals, vitals: Vitals, *, now: float, limits: Limits) -> tuple[GpuVitals, tuple[Notice, ...]]:
     """Return the state after one poll at ``now`` (monotonic seconds), and the notices to emit.

@@ -171,7 +171,8 @@ def verdict(state: HealthState, device: str, *, answers: bool | None) -> Verdict
     if not active_faults:
         if answers:
             return Verdict(device, Health.HEALTHY, ActionClass.NONE, "Healthy", "answers, no fault known")
-        why = "the driver could not be queried" if answers is None else "it does not answer the driver"
+        absent = "it does not answer the driver, or is not initialized yet"
+        why = "the driver could not be queried" if answers is None else absent
         return Verdict(device, Health.UNKNOWN, ActionClass.NONE, "NotProven", why)
     worst = max(active_faults, key=lambda latch: (latch.action.severity, -latch.first_seen))
     return Verdict(

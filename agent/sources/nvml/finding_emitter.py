@@ -11,7 +11,7 @@ from kubemend.agent.health.gpu.gpu_inventory_state import KnownGpus
 from kubemend.agent.health.gpu.limits import Limits
 from kubemend.agent.health.gpu.record import Record
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.devices import DeviceLocator, PciAddress
+from kubemend.agent.model.devices import DeviceId, DeviceLocator, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.sources.nvml import changes, protocol
 
@@ -91,6 +91,10 @@ class FindingEmitter:
         unreported = not state.reports_action and state.recovery_action == changes.NO_ACTION
         requirement = frozenset({FindingKind.RECOVERY_ACTION} if unreported else ())
         return self._vitals.get(state.gpu.uuid, vitals_fold.GpuVitals()).unobserved | requirement
+
+    def joining(self) -> frozenset[DeviceId]:
+        """Return the GPUs that the fabric manager has not initialized yet."""
+        return frozenset(uuid for uuid, vitals in self._vitals.items() if vitals.joins_fabric(self._limits))
 
     def forget(self, device: str) -> None:
         """Stop missing a GPU (by UUID or PCI address) that an operator has declared gone.

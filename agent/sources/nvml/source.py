@@ -120,7 +120,13 @@ class NvmlSource:
             gpus=tuple(state.gpu for state in view.gpus.values()),
             complete=self._ready and view.complete,
             partial=self._ready and not view.complete,
-            silent=view.ambiguous | {uuid for uuid, state in view.gpus.items() if not state.answers},
+            silent=frozenset(
+                (
+                    *view.ambiguous,
+                    *self._findings.joining(),
+                    *(each for each, it in view.gpus.items() if not it.answers),
+                )
+            ),
         )
         if now != self._inventory:
             self._inventory = now

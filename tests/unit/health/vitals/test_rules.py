@@ -304,14 +304,21 @@ def test_fabric_mask_is_read_field_by_field(mask: int, expected: str | None) -> 
     assert texts == [] if expected is None else expected in texts[0]
 
 
+def test_fabric_that_the_driver_reports_no_more_is_not_awaited() -> None:
+    gpu = Watched()
+    gpu.poll(but({Vital.FABRIC_STATE: 2}))
+    gpu.poll(but({Vital.FABRIC_STATE: 0}), seconds=LIMITS.fabric_wait)
+    assert not gpu.state.joins_fabric(LIMITS)
+
+
 def test_fabric_in_setup_is_given_time() -> None:
     gpu = Watched()
 
     gpu.poll(but({Vital.FABRIC_STATE: 2}), seconds=LIMITS.fabric_wait - PERIOD)
-    early = begun(gpu.emitted)
+    early, joins = begun(gpu.emitted), gpu.state.joins_fabric(LIMITS)
     gpu.poll(but({Vital.FABRIC_STATE: 1}), seconds=2 * PERIOD)
 
-    assert early == []
+    assert (early, joins, gpu.state.joins_fabric(LIMITS)) == ([], True, False)
     assert begun(gpu.emitted) == [FindingKind.FABRIC_FAILED]
 
 

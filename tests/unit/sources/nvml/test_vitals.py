@@ -15,6 +15,7 @@ from kubemend.agent.sources.nvml import events
 from kubemend.agent.sources.nvml.protocol import DevicesAnswer
 from kubemend.agent.sources.nvml.source import Periods
 from kubemend.common.components import ComponentState
+from tests import eventually
 from tests.unit.sources.nvml.conftest import NEVER, PATIENCE, QUICK, Start
 
 AT_ONCE = Limits(settle=0.0, report_interval=0.0, link_down=0.0, fabric_wait=0.0, pcie_begin=0.0, hot_begin=0.0)
@@ -320,3 +321,13 @@ async def test_unsupported_field_is_never_a_recovery_action(fake: FakeNvml, star
         ended += [over.code] if over.device.uuid == gpu_uuid(GPU) else []
 
     assert FindingKind.GPU_UNAVAILABLE.value not in ended
+
+
+async def test_gpu_is_not_proven_until_the_fabric_manager_has_initialized_it(fake: FakeNvml, start: Start) -> None:
+    """CUDA does not start on it: a new node would seem healthy, and get pods."""
+    fake.set(gpu=GPU, fabric_state=2)
+    source = start().source
+    await eventually.true(lambda: source.inventory.complete)
+    assert [source.inventory.answers(gpu_uuid(each)) for each in (GPU, GPU + 1)] == [False, True]
+    fake.set(gpu=GPU, fabric_state=3)
+    await eventually.true(lambda: source.inventory.answers(gpu_uuid(GPU)) is True)
