@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Coroutine, Sequence
@@ -95,12 +96,18 @@ def release_devices(
 
 
 def _run(command: Sequence[str]) -> int:
+    """Run a command to its end, which it decides itself: a kill in the middle of a reset could wedge the GPU."""
     try:
-        code = subprocess.run(command, check=False).returncode
-        return code if code >= 0 else 128 - code  # after a signal as in shells
+        process = subprocess.Popen(command)
     except OSError as error:
         click.echo(f"kubemend release-devices: cannot run {command[0]}: {error.strerror}", err=True)
         return EXIT_USAGE
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, lambda *_: None)  # a terminal sends them to the command as well
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: process.send_signal(number))
+    code = process.wait()
+    return code if code >= 0 else 128 - code  # after a signal as in shells
 
 
 def _socket(state_dir: Path) -> Path:

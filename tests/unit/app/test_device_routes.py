@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -114,6 +115,37 @@ async def test_command_runs_while_the_driver_is_released(counter: Counter, tmp_p
 async def test_command_that_a_signal_ends_has_the_shells_exit_code(counter: Counter) -> None:
     done = await counter.run("release-devices", sys.executable, "-c", "import os; os.kill(os.getpid(), 9)")
     assert done.exit_code == 137
+
+
+async def _running(counter: Counter, script: str) -> asyncio.subprocess.Process:
+    """Run a Python program while the driver is released; return once it has printed a line."""
+    where = f"--state-dir={counter.socket.parent}"
+    line = (sys.executable, "-m", "kubemend.agent.cli", "release-devices", where, sys.executable, "-u", "-c", script)
+    child = await asyncio.create_subprocess_exec(*line, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    assert await child.stdout.readline() == b"begun\n"
+    return child
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+async def test_signal_ends_the_command_and_reopens_the_driver(counter: Counter, number: signal.Signals) -> None:
+    """The operator's session is lost, or something stops the command: the driver would be closed for an hour."""
+    child = await _running(counter, "import signal; print('begun'); signal.pause()")
+    assert not counter.node.handles.held
+    child.send_signal(number)
+    assert await child.wait() == 128 + number
+    assert counter.node.handles.held
+
+
+async def test_interrupt_kills_no_command_that_survives_it(counter: Counter) -> None:
+    """A terminal sends it to the command as well, and one that resets a GPU decides by itself when it can end."""
+    child = await _running(counter, "print('begun'); input(); print('ended')")
+    assert child.stdout is not None
+    child.send_signal(signal.SIGINT)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        output, _ = await child.communicate(b"\n")
+    assert (output, child.returncode) == (b"ended\n", 0)
+    assert counter.node.handles.held
 
 
 async def test_commands_own_options_are_not_read(counter: Counter) -> None:
