@@ -11,7 +11,7 @@ from typing import Final
 
 from kubemend.agent.clients.journal import quarantine
 from kubemend.agent.clients.journal.quarantine import Quarantined
-from kubemend.agent.clients.journal.store import FILE
+from kubemend.agent.clients.journal.store import FILE, REMOVE
 from kubemend.agent.doctor.checks import Check, Result
 from kubemend.common import blocking, kernel_files
 
@@ -145,6 +145,9 @@ def _quarantined(path: Path) -> Check:
         found = quarantine.read(path, most=_MOST_COUNTED)
     except FileNotFoundError:
         return Check(JOURNAL, Result.NOT_NEEDED, f"no agent has created one at {path} yet")
+    except quarantine.OtherFormatError as error:
+        what = f"no agent of this release starts with {path}: {error}"
+        return Check(JOURNAL, Result.FAIL, what, f"run the newer agent that wrote it, or {REMOVE}")
     except sqlite3.Error as error:
         hint = "see the agent's log, because the agent may have the same problem with the file; run doctor again"
         return Check(JOURNAL, Result.UNKNOWN, f"{path} cannot be read: {error}", hint)

@@ -8,13 +8,17 @@ from typing import Final
 from urllib.parse import quote
 
 from kubemend.agent.clients.journal import codec
-from kubemend.agent.clients.journal.store import QUARANTINED
+from kubemend.agent.clients.journal.store import QUARANTINED, SCHEMA_VERSION
 
 _SECONDS: Final = 2.0  # for a lock held by the agent; readers of a WAL journal need none
 _QUERY: Final = """
 SELECT intents.id, CAST(body AS BLOB), reason FROM intents LEFT JOIN replays ON intent = intents.id WHERE outcome = ?
 ORDER BY closed_at DESC LIMIT ?
 """
+
+
+class OtherFormatError(Exception):
+    """No agent of this release starts with the state file; the text has the formats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +33,14 @@ class Quarantined:
 def read(path: Path, *, most: int) -> tuple[Quarantined, ...]:
     """Return the quarantined intents of a state file, the newest first, at most ``most``.
 
-    Raises sqlite3.Error if the file is not a state file, FileNotFoundError if it does not exist.
+    Raises sqlite3.Error if the file is not a state file, FileNotFoundError if it does not exist, OtherFormatError.
     """
     if not path.exists():
         raise FileNotFoundError(path)
     with contextlib.closing(sqlite3.connect(_read_only(path), uri=True, timeout=_SECONDS)) as connection:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version not in (0, SCHEMA_VERSION):
+            raise OtherFormatError(f"it has format {version}, this agent reads format {SCHEMA_VERSION}")
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if not {"intents", "replays"} <= tables:
             return ()  # written by an agent that quarantined nothing

@@ -22,7 +22,7 @@ from kubemend.agent.restart.counts import Begun
 
 FILE = "state.db"
 """The file's name in the state directory."""
-_SCHEMA_VERSION = 1
+SCHEMA_VERSION = 1
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS intents (
     id TEXT PRIMARY KEY, body TEXT NOT NULL, opened_at REAL NOT NULL, closed_at REAL, outcome TEXT
@@ -42,6 +42,7 @@ CREATE TABLE IF NOT EXISTS rounds (
 """
 _KEEP_SECONDS = 7 * 24 * 3600.0
 _EPOCH = "epoch"
+REMOVE = "remove the file, which loses the restart history and the verdicts"
 QUARANTINED = "Quarantined"
 """The outcome of an intent that is no longer replayed, because its replay fails."""
 _MOST_FAILED = 2
@@ -321,7 +322,7 @@ class Store:
 
 def _error(verb: str, path: Path, error: Exception, *, hint: str) -> JournalError:
     if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        hint = "remove the damaged file, which loses the restart history and the verdicts"
+        hint = REMOVE
     return JournalError(f"cannot {verb} the state file {path}: {error}; {hint}")
 
 
@@ -388,12 +389,11 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version not in (0, _SCHEMA_VERSION):
+    if version not in (0, SCHEMA_VERSION):
         connection.close()
         raise JournalError(
-            f"cannot use the state file {path}: it has format {version}, this agent reads format {_SCHEMA_VERSION}; "
-            "run the newer agent that wrote it, or remove the file, which loses the restart history and the verdicts"
+            f"cannot use the state file {path}: it has format {version}, this agent reads format {SCHEMA_VERSION}; "
+            f"run the newer agent that wrote it, or {REMOVE}"
         )
-    connection.executescript(_SCHEMA)
-    connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+    connection.executescript(f"{_SCHEMA}PRAGMA user_version = {SCHEMA_VERSION};")
     return connection

@@ -63,7 +63,7 @@ def paths(raw: dict[str, Any]) -> Iterator[str]:
 
 def test_the_format_of_today_is_recorded() -> None:
     newest = RECORDED[-1].read_text()
-    assert f"PRAGMA user_version = {history._SCHEMA_VERSION};" in newest, (
+    assert f"PRAGMA user_version = {history.SCHEMA_VERSION};" in newest, (
         "record a release: python -m tests.contract.journal.recording RELEASE"
     )
     with (

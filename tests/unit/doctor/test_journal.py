@@ -42,6 +42,16 @@ async def test_journal_without_quarantined_restarts_is_ok(store: Store, tmp_path
     assert check.result is Result.OK
 
 
+async def test_journal_of_a_later_release_fails(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / FILE) as database:
+        database.execute("PRAGMA user_version = 99")
+    database.close()
+    (check,) = await directories.quarantined(tmp_path)
+    assert check.result is Result.FAIL
+    assert "it has format 99" in check.what
+    assert "run the newer agent" in check.hint
+
+
 async def test_quarantined_restart_is_reported_with_reason_and_hint(store: Store, tmp_path: Path) -> None:
     await quarantine(store, "bad")
     (check,) = await directories.quarantined(tmp_path)

@@ -87,7 +87,13 @@ async def test_same_intent_cannot_begin_twice(store: Store) -> None:
 
 async def test_file_that_is_no_database_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "state.db").write_bytes(b"not a database, " * 100)
-    with pytest.raises(JournalError, match="remove the damaged file"):
+    with pytest.raises(JournalError, match="file is not a database; remove the file"):
+        await Store.open(tmp_path / "state.db")
+
+
+async def test_file_that_cannot_be_created_is_refused_with_its_directory(tmp_path: Path) -> None:
+    (tmp_path / "state.db").mkdir()
+    with pytest.raises(JournalError, match=r"make its directory writable .* [(]--state-dir[)]"):
         await Store.open(tmp_path / "state.db")
 
 
@@ -98,12 +104,12 @@ async def test_damaged_file_has_a_hint_that_helps(tmp_path: Path) -> None:
     await store.close()
     whole = path.read_bytes()
     path.write_bytes(whole[:8192])
-    with pytest.raises(JournalError, match="remove the damaged file"):
+    with pytest.raises(JournalError, match="remove the file"):
         await Store.open(path)
     path.write_bytes(whole[:4096] + bytes(len(whole) - 4096))
     damaged = await Store.open(path)
     try:
-        with pytest.raises(JournalError, match="remove the damaged file"):
+        with pytest.raises(JournalError, match="remove the file"):
             await damaged.unfinished()
     finally:
         await damaged.close()
