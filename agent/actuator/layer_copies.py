@@ -7,6 +7,7 @@ directories and files.
 """
 
 import contextlib
+import errno
 import os
 import posixpath
 import shutil
@@ -28,6 +29,7 @@ _ASIDE: Final = ".kubemend-keep"
 """The directory in the successor's root in which a copy is made."""
 _COPY: Final = "copy"
 _CHUNK: Final = 8 << 20
+_BLOCK: Final = 512  # the unit of st_blocks on every file system
 _LOWER: Final = "lower"
 _LONGEST_LOWER: Final = 1 << 16  # bytes; an overlay has 500 lower directories at most
 _DEEPEST: Final = 64
@@ -53,14 +55,23 @@ class Budget:
         self._entries = 0
 
     def count(self, found: os.stat_result) -> None:
-        """Count one entry. Raises NotMovedError."""
+        """Count one entry, whose content is not copied yet. Raises NotMovedError."""
         self._entries += 1
-        self._size += found.st_size if stat.S_ISREG(found.st_mode) else 0
-        if self._size > self._limits.size:
-            raise NotMovedError(f"more than {self._limits.size >> 20} MiB would have to be copied")
+        if stat.S_ISREG(found.st_mode):
+            self._check_size(min(found.st_size, found.st_blocks * _BLOCK))  # a sparse file can claim any size
         if self._entries > self._limits.entries:
             raise NotMovedError(f"more than {self._limits.entries} files would have to be copied")
         self.check_time()
+
+    def copied(self, size: int) -> None:
+        """Count bytes of a file. Raises NotMovedError."""
+        self._check_size(size)
+        self._size += size
+        self.check_time()
+
+    def _check_size(self, size: int) -> None:
+        if self._size + size > self._limits.size:
+            raise NotMovedError(f"more than {self._limits.size >> 20} MiB would have to be copied")
 
     def check_time(self) -> None:
         """Raise NotMovedError if the time is up."""
@@ -207,10 +218,26 @@ def _copy_file(old: int, name: str, new: int, new_name: str, *, budget: Budget) 
         _check_complete(source, name)
         writing = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         target = layer_moves.kept(opened, os.open(new_name, writing, 0o600, dir_fd=new))
-        while os.sendfile(target, source, None, _CHUNK):
-            budget.check_time()
+        end = 0
+        while (at := _data_after(source, end)) is not None:
+            end = os.lseek(source, at, os.SEEK_HOLE)
+            os.lseek(target, at, os.SEEK_SET)
+            while sent := os.sendfile(target, source, at, min(_CHUNK, end - at)):
+                at += sent
+                budget.copied(sent)
+        os.ftruncate(target, os.fstat(source).st_size)
         layer_moves.make_like(target, source)
         _keep_times(target, source)
+
+
+def _data_after(source: int, at: int) -> int | None:
+    """Return where the next data of a file begins; None if only a hole is left, or nothing (lseek(2))."""
+    try:
+        return os.lseek(source, at, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return None
 
 
 def _check_complete(source: int, name: str) -> None:

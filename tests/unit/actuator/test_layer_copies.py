@@ -127,6 +127,24 @@ def test_too_large_files_leave_nothing(layers: Layers, limits: Limits, reason: s
     assert tree(layers.root) == []
 
 
+def test_holes_of_a_file_are_neither_counted_nor_filled(layers: Layers) -> None:
+    """A database that maps a large file would fill the pod's storage, for which kubelet evicts it."""
+    file = layers.old / "map"
+    with file.open("wb") as written:
+        written.write(b"first")
+        written.seek(4 << 30)
+        written.write(b"last")
+        written.truncate(8 << 30)
+    assert layers.copy("/map") == KEPT
+    found = (layers.root / "map").stat()
+    assert found.st_size == 8 << 30
+    assert found.st_blocks * 512 < 1 << 20
+    with (layers.root / "map").open("rb") as read:
+        assert read.read(6) == b"first\0"
+        read.seek(4 << 30)
+        assert read.read(5) == b"last\0"
+
+
 def test_nothing_is_copied_after_the_time(layers: Layers) -> None:
     assert layers.copy("/root/a/cache", until=0.0) == "it ran out of time"
     assert tree(layers.root) == []
