@@ -91,6 +91,7 @@ def view_server(server: Pair, *, ca: Pair | None) -> ServerView:
         not_after=server.certificate.not_valid_after_utc.timestamp(),
         names=_names(server.certificate),
         by_ca=ca is not None and _has_signed(ca.certificate, server.certificate),
+        not_before=server.certificate.not_valid_before_utc.timestamp(),
     )
 
 

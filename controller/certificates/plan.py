@@ -39,6 +39,7 @@ class ServerView:
     not_after: float
     names: frozenset[str]
     by_ca: bool
+    not_before: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,8 @@ def due(view: View, *, names: frozenset[str], now: float, periods: Periods) -> S
 def _about_ca(view: View, *, now: float, periods: Periods) -> Step | None:
     if view.ca is None:
         return Step(Act.MAKE_CA, "Missing")
+    if now < view.ca.made_at - periods.backdated:  # the clock was ahead: no agent accepts it for that long
+        return Step(Act.MAKE_CA, "NotYetValid")
     if now >= view.ca.not_after:
         return Step(Act.PROMOTE_NEXT_CA if view.next_ca else Act.MAKE_CA, "Expired")
     if view.next_ca is not None and now >= view.next_ca.made_at + periods.overlap:
@@ -95,6 +98,8 @@ def _about_server(server: ServerView | None, names: frozenset[str], *, now: floa
         return Step(Act.ISSUE_SERVER, "OtherCa")
     if not names <= server.names:
         return Step(Act.ISSUE_SERVER, "OtherNames")
+    if now < server.not_before:
+        return Step(Act.ISSUE_SERVER, "NotYetValid")
     if now >= server.not_after - periods.server_renewed_before:
         return Step(Act.ISSUE_SERVER, "Expiring")
     return None

@@ -80,6 +80,18 @@ def test_both_bundles_trust_both_servers_during_ca_change() -> None:
     assert len(x509.load_pem_x509_certificates(dropped.bundle().encode())) == 1
 
 
+@pytest.mark.parametrize(
+    ("ahead", "acts"), [(70 * DAY, [Act.ISSUE_SERVER]), (5 * 365 * DAY, [Act.MAKE_CA, Act.ISSUE_SERVER]), (1800.0, [])]
+)
+def test_certificates_of_a_clock_that_was_ahead_are_replaced(ahead: float, acts: list[Act]) -> None:
+    """Agents would have no hub until these become valid."""
+    first, _ = _renewed(Stored())
+    wrong, _ = _renewed(first, now=_NOW + ahead)
+    right, done = _renewed(wrong)
+    assert done == acts
+    assert _trusts(right.bundle(), right.server, at=_NOW, name=x509.DNSName("kubemend-hub"))
+
+
 def test_new_name_issues_server_certificate_from_same_ca() -> None:
     first, _ = _renewed(Stored())
     second, acts = _renewed(first, names=_NAMES | {"hub.example.com"})
