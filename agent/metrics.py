@@ -115,7 +115,10 @@ class Metrics:
             registry=registry,
         )
         self.part_ready = Gauge(
-            "kubemend_component_ready", "1 while that component of the agent works.", ["part"], registry=registry
+            "kubemend_component_ready",
+            "1 while that component of the agent works, or is not needed.",
+            ["part"],
+            registry=registry,
         )
         self.kernel_log_read = Counter(
             "kubemend_kernel_log_records_read", "Kernel log records that were read.", registry=registry
@@ -178,7 +181,7 @@ class Metrics:
 
     def show_part(self, name: str, state: ComponentState) -> None:
         """Show the state of a component of the agent (``common.components.ComponentRegistry``)."""
-        self.part_ready.labels(name).set(state is ComponentState.READY)
+        self.part_ready.labels(name).set(state.is_well)
 
     def show_spare(self, namespace: str, pod: str, container: str, *, launcher: process.Launcher | None) -> None:
         """Show the spare of a container's launcher; None: the container has no launcher, or it does not answer."""

@@ -23,6 +23,11 @@ class ComponentState(enum.Enum):
     IDLE = "idle"
     DEGRADED = "degraded"
 
+    @property
+    def is_well(self) -> bool:
+        """Return whether the component works, or is not needed here."""
+        return self in (ComponentState.READY, ComponentState.IDLE)
+
 
 _FROM_WORST: Final = (ComponentState.DEGRADED, ComponentState.STARTING, ComponentState.READY, ComponentState.IDLE)
 
@@ -74,10 +79,7 @@ class ComponentRegistry:
 
     def ready(self) -> bool:
         """Return whether every needed component is ready or idle."""
-        return all(
-            status.state in (ComponentState.READY, ComponentState.IDLE) or name in self._dispensable
-            for name, status in self._status.items()
-        )
+        return all(status.state.is_well or name in self._dispensable for name, status in self._status.items())
 
     def _take(self, name: str, status: ComponentStatus) -> None:
         if status == self._status[name]:

@@ -19,7 +19,10 @@ class Metrics:
         registry.register(process_metrics.ContainedFailures(contained.OF_CONTROLLER))
         self.leads = Gauge("kubemend_controller_leads", "1 while this replica leads.", registry=registry)
         self.part_ready = Gauge(
-            "kubemend_component_ready", "1 while that component of the controller works.", ["part"], registry=registry
+            "kubemend_component_ready",
+            "1 while that component of the controller works, or is not needed.",
+            ["part"],
+            registry=registry,
         )
         self.faults = Counter(
             "kubemend_gang_faults",
@@ -95,4 +98,4 @@ class Metrics:
 
     def show_part(self, name: str, state: ComponentState) -> None:
         """Set the state of a component of the controller (``common.components.ComponentRegistry``)."""
-        self.part_ready.labels(name).set(state is ComponentState.READY)
+        self.part_ready.labels(name).set(state.is_well)

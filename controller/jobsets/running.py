@@ -74,13 +74,7 @@ class JobSets:
         )
         self._taints = Taints(api=api, tainted=tainted, clock=clock)
         self._running = False
-        self._lists = False
-        metrics.waiting.set_function(lambda: self._waiting)
-
-    @property
-    def _waiting(self) -> int:
-        """Return how many JobSets wait: all, until everything of theirs has been listed."""
-        return len(self._views.uids()) if self._lists else self._queue.depth
+        metrics.waiting.set_function(lambda: self._queue.depth)
 
     async def wait_known(self) -> None:
         """Wait until the existing JobSets are known; there are none if the resource is not defined."""
@@ -130,11 +124,7 @@ class JobSets:
         async with asyncio.TaskGroup() as group:
             aio.spawn_eternal(group, self._views.run(), name="jobsets watched")
             aio.spawn_eternal(group, self._events.run(), name="jobset events")
-            try:
-                self._lists = True
-                await self._views.wait_synced()
-            finally:
-                self._lists = False
+            await self._views.wait_synced()
             try:
                 self._running = True
                 for uid in self._views.uids():

@@ -27,6 +27,15 @@ def test_optional_component_does_not_block_readiness(parts: ComponentRegistry, s
     assert not parts.ready()
 
 
+@pytest.mark.parametrize("state", list(ComponentState))
+def test_metric_of_a_component_that_is_not_needed_is_that_of_one_that_works(state: ComponentState) -> None:
+    """An alert could not tell it from one that fails."""
+    metrics = node.metrics()
+    ComponentRegistry(show=metrics.show_part).reporter("nvml")(ComponentStatus(state))
+    shown = metrics.part_ready.labels("nvml").collect()[0].samples[0].value
+    assert shown == (state in (ComponentState.READY, ComponentState.IDLE))
+
+
 def test_failing_subscriber_ends_neither_the_component_nor_other_subscribers(parts: ComponentRegistry) -> None:
     """A subscriber looks at all pods, and a component that ends takes the process with it."""
     said: list[ComponentStatus] = []

@@ -39,6 +39,7 @@ def phases_of_restarts() -> set[str]:
 
 SET: Final[Mapping[tuple[str, str], set[str]]] = {
     ("kubemend_device_verdict", "verdict"): values(Health),
+    ("kubemend_device_verdict", "device"): {"GPU-.+"},
     ("verdict:kubemend_device_verdict:sum", "verdict"): values(Health),
     ("kubemend_restarts_total", "result"): values(Result),
     ("strategy_phase_le:kubemend_restart_phase_seconds_bucket:rate5m", "phase"): phases_of_restarts(),
@@ -55,7 +56,6 @@ SET: Final[Mapping[tuple[str, str], set[str]]] = {
     ("kubemend_gang_decisions_total", "kind"): values(facts.Kind),
     ("kubemend_gang_decisions_total", "reason"): values(facts.Reason),
     ("kubemend_hub_refused_total", "reason"): values(refusals.Reason),
-    ("kubemend_jobset_reconcile_seconds_count", "step"): {"decide", "whole"},
     ("kubemend_component_ready", "part"): parts("agent") | parts("controller"),
     ("kubemend_component_ready", "component"): {"agent", "controller"},
     ("up", "component"): {"agent", "controller"},

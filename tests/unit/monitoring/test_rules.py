@@ -80,7 +80,7 @@ def test_long_hold_alert_waits_for_the_agents_own_timeout() -> None:
 
 def test_jobsets_wait_if_more_are_due_than_are_reconciled_at_once() -> None:
     (wait,) = [each for each in ALERTS if each.name == "KubemendJobSetsWait"]
-    assert re.findall(r"kubemend_jobset_queue_depth > (\d+)\n", wait.expr) == [str(queue.PARALLEL)]
+    assert re.findall(r"kubemend_jobset_queue_depth > (\d+)", wait.expr) == [str(queue.PARALLEL)]
 
 
 def test_slow_is_between_two_buckets() -> None:
