@@ -32,8 +32,8 @@ def test_metric_of_a_component_that_is_not_needed_is_that_of_one_that_works(stat
     """An alert could not tell it from one that fails."""
     metrics = node.metrics()
     ComponentRegistry(show=metrics.show_part).reporter("nvml")(ComponentStatus(state))
-    shown = metrics.part_ready.labels("nvml").collect()[0].samples[0].value
-    assert shown == (state in (ComponentState.READY, ComponentState.IDLE))
+    ((sample,),) = [each.samples for each in metrics.part_ready.collect()]
+    assert sample.value == (state in (ComponentState.READY, ComponentState.IDLE))
 
 
 def test_failing_subscriber_ends_neither_the_component_nor_other_subscribers(parts: ComponentRegistry) -> None:
