@@ -261,7 +261,7 @@ async def test_replayed_fault_whose_trigger_had_ended_by_itself_is_decided_again
 
 
 async def test_replayed_request_whose_trigger_had_ended_by_itself_is_reported(env: RestartEnv) -> None:
-    """The person who has asked can ask again."""
+    """A person can ask again."""
     await begin_by_rules(env, reason=REQUESTED)
     async with recovery(env, patience=60.0) as replay, env.kubelet():
         await replay.run()
