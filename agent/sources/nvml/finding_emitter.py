@@ -92,9 +92,11 @@ class FindingEmitter:
         requirement = frozenset({FindingKind.RECOVERY_ACTION} if unreported else ())
         return self._vitals.get(state.gpu.uuid, vitals_fold.GpuVitals()).unobserved | requirement
 
-    def joining(self) -> frozenset[DeviceId]:
-        """Return the GPUs that the fabric manager has not initialized yet."""
-        return frozenset(uuid for uuid, vitals in self._vitals.items() if vitals.joins_fabric(self._limits))
+    def silent(self) -> frozenset[DeviceId]:
+        """Return the GPUs whose current state is unknown: no answer, or the fabric manager has not initialized them."""
+        mute = (uuid for uuid, state in self.view.gpus.items() if not state.answers)
+        joining = (uuid for uuid, vitals in self._vitals.items() if vitals.joins_fabric(self._limits))
+        return self.view.ambiguous.union(mute, joining)
 
     def forget(self, device: str) -> None:
         """Stop missing a GPU (by UUID or PCI address) that an operator has declared gone.

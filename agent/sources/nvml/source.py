@@ -120,13 +120,7 @@ class NvmlSource:
             gpus=tuple(state.gpu for state in view.gpus.values()),
             complete=self._ready and view.complete,
             partial=self._ready and not view.complete,
-            silent=frozenset(
-                (
-                    *view.ambiguous,
-                    *self._findings.joining(),
-                    *(each for each, it in view.gpus.items() if not it.answers),
-                )
-            ),
+            silent=self._findings.silent(),
         )
         if now != self._inventory:
             self._inventory = now
