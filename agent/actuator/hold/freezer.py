@@ -6,7 +6,6 @@ set while the process is blocked in execve(2), and stops it before it returns to
 """
 
 import asyncio
-import contextlib
 import time
 import weakref
 from collections.abc import Collection, Mapping
@@ -63,6 +62,7 @@ class Freezer:
         self._cgroup_root = cgroup_root
         self._owner = owner
         self._groups: dict[ContainerId, Cgroup] = {}
+        self._not_thawed: list[Cgroup] = []
         self._turns: weakref.WeakValueDictionary[ContainerId, asyncio.Lock] = weakref.WeakValueDictionary()
         self._threads = ThreadPoolExecutor(max_workers=_MOST_THREADS, thread_name_prefix="freezer")
 
@@ -152,8 +152,10 @@ class Freezer:
             except OSError:
                 self._thaw_later(group)
 
-        with contextlib.suppress(RuntimeError):  # no event loop: in a thread, at the agent's start
+        try:
             asyncio.get_running_loop().call_later(_THAWED_AGAIN, again)
+        except RuntimeError:  # in a thread of ``take_over``, which goes on with it
+            self._not_thawed.append(group)
 
     def kill(self, container_id: ContainerId) -> None:
         """Kill a frozen container that has not begun, or must not continue."""
@@ -172,7 +174,10 @@ class Freezer:
         (seconds since boot) from which its hold counts. A container that was released before that time was held by an
         earlier round: it is not returned.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._take_over, dict(keep))
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, self._take_over, dict(keep))
+        while self._not_thawed:
+            self._thaw_later(self._not_thawed.pop())
+        return found
 
     def left_frozen(self, states: Collection[str] = (cgroups.HELD, cgroups.REPLACED)) -> frozenset[ContainerId]:
         """Return the containers that agents of this node have frozen and not released; ``thaw`` or ``kill`` them.

@@ -127,9 +127,11 @@ async def test_container_is_thawed_despite_unwritable_mark(group: Path, monkeypa
     assert (group / "cgroup.freeze").read_text() == "0"
 
 
-@pytest.mark.parametrize("held_again", [False, True])
+@pytest.mark.parametrize(
+    ("at_start", "held_again"), [(False, False), (False, True), (True, False)], ids=["released", "held-again", "start"]
+)
 async def test_container_that_cannot_be_thawed_now_is_thawed_later(
-    group: Path, monkeypatch: pytest.MonkeyPatch, *, held_again: bool
+    group: Path, monkeypatch: pytest.MonkeyPatch, *, at_start: bool, held_again: bool
 ) -> None:
     """It bears the mark of a released one, so neither the next agent nor the last resort would thaw it."""
     held, fails, thaw = "held uid-1 node-1 /run/c.sock", [True, True], Cgroup.thaw
@@ -144,7 +146,7 @@ async def test_container_that_cannot_be_thawed_now_is_thawed_later(
     monkeypatch.setattr(Cgroup, "thaw", sometimes)
     (group / "mark").write_text(held)
     this = freezer(group.parent)
-    await this.take_over(keep={"uid-1": 0.0})
+    await this.take_over(keep={} if at_start else {"uid-1": 0.0})
     assert not this.thaw(CONTAINER)
     if held_again:
         (group / "mark").write_text(held)
