@@ -337,6 +337,8 @@ class RoundParticipant:
         plan, outcome = resumed
         if outcome.result.is_decided_again:
             stepped_down = await self._restarts.stepped_down(plan.entries, outcome)
+            if stepped_down is None and outcome.result.changed_nothing:
+                await self._restarts.uncount(plan.entries)  # the restart that follows counts
             if pod is not None:
                 await self._restart_unless_refused(member, pod, stepped_down=stepped_down)
             await self._restarts.close(plan, outcome, stepped_down=stepped_down)

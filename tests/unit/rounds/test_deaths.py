@@ -3,12 +3,13 @@
 import asyncio
 import contextlib
 from dataclasses import replace
+from typing import Any
 
 import grpc
 import pytest
 
 from kubemend.agent.clients.cri.errors import NotFound
-from kubemend.agent.model.workloads import ExecHook
+from kubemend.agent.model.workloads import ExecHook, RestartRule, RuleAction
 from kubemend.agent.rounds.step_reports import NOT_STARTED
 from kubemend.common.coordination import StepPhase
 from tests import eventually
@@ -194,3 +195,33 @@ async def test_program_that_ends_right_after_the_release_has_run(env: RoundEnv) 
     await asyncio.gather(*(task for task in env.tasks if task.get_name() == "order"))
     assert reported.step_results.empty()
     assert not env.rounds.expects_end(successor), "it is reported as a fault"
+
+
+async def test_member_whose_trigger_ended_while_no_agent_ran_counts_once(
+    env: RoundEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next agent decides about it again: the restart of the previous one has changed nothing."""
+    view = env.pod.pods.pods()[POD.uid]
+    rule = RestartRule(RuleAction.RESTART_ALL, frozenset({137}))
+    specs = tuple(replace(spec, restart_rules=(rule,)) for spec in view.containers)
+    await env.pod.pods.put(replace(view, containers=specs))
+    begin, has_begun = env.store.begin, asyncio.Event()
+
+    async def dying(*begun: Any, **how: Any) -> None:
+        await begin(*begun, **how)
+        has_begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(env.store, "begin", dying)
+    env.order(strategy="rules")
+    await has_begun.wait()
+    await env.die()
+    monkeypatch.setattr(env.store, "begin", begin)
+    (counted,) = await env.store.begun_since(0.0)
+    env.pod.cri_env.server.runtime.exit(env.pod.old["trainer"], exit_code=1)
+    await env.start()
+
+    async def is_uncounted() -> bool:
+        return counted not in await env.store.begun_since(0.0)
+
+    await eventually.true(is_uncounted)
