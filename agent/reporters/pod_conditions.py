@@ -4,7 +4,8 @@ Desired state, not a queue: the newest condition per pod and type is kept, so an
 but time, and memory is bounded. A pod's first change is written at once; those that follow within ``spacing`` are
 written together. Each pod has an allowance of writes, because a program can change the health of its device without
 end: beyond it the newest state is written when the allowance permits. Writes are serial per pod, and parallel across
-pods in turns of their namespaces, because a webhook of one namespace may be slow.
+pods in turns of their namespaces, because a webhook of one namespace may be slow. A policy that forbids the conditions
+of a pod may do so for good: they are tried ever more rarely, and the agent's stop does not wait for them.
 """
 
 import asyncio
@@ -36,6 +37,10 @@ SPACING: Final = 0.05
 """Seconds after a write of a pod in which its changes wait for each other."""
 
 
+_FORBIDDEN: Final = 300.0
+"""Longest wait in seconds before another try of a write that the API server forbids; 5 s after any other failure."""
+
+
 class Slots(Protocol):
     """Let a limited number of writes be made at once, fairly among namespaces (``agent.restarts.slots``)."""
 
@@ -55,12 +60,13 @@ class Outcome(enum.Enum):
 
 @dataclass(eq=False, slots=True)
 class _Pod:
-    """One pod and its conditions. ``written_at`` is loop time."""
+    """One pod and its conditions. ``written_at`` is loop time. ``forbidden``: the last write was not allowed."""
 
     ref: PodRef
     status: StatusConditions
     written_at: float = float("-inf")
     active: bool = False
+    forbidden: bool = False
 
     @classmethod
     def of(cls, ref: PodRef) -> Self:
@@ -141,7 +147,10 @@ class PodConditionReporter:
         return len(self._unwritten)
 
     async def flush(self, *, timeout: float) -> bool:
-        """Wait until all is in the API, at most ``timeout`` seconds; return whether it is. Needs ``run`` running."""
+        """Wait until all is in the API, at most ``timeout`` seconds; return whether it is. Needs ``run`` running.
+
+        What the API server has forbidden is not waited for.
+        """
         try:
             async with asyncio.timeout(timeout):
                 await self._all_written.wait()
@@ -186,27 +195,29 @@ class PodConditionReporter:
             self._unwritten.add(uid)
         else:
             self._unwritten.discard(uid)
-        if self._unwritten:
-            self._all_written.clear()
-        else:
+        if all(self._pods[each].forbidden for each in self._unwritten):
             self._all_written.set()
+        else:
+            self._all_written.clear()
 
     async def _converge(self, entry: _Pod) -> None:
         """Write until the API has all conditions of one pod, or the pod is deleted."""
-        backoff, clock = aio.Backoff(first=0.1, limit=5.0), asyncio.get_running_loop().time
+        backoff, forbidden = aio.Backoff(first=0.1, limit=5.0), aio.Backoff(first=0.1, limit=_FORBIDDEN)
+        clock = asyncio.get_running_loop().time
         while entry.unwritten and self._pods.get(entry.ref.uid) is entry:
             if (wait := self._allowances.next_at(entry.ref.uid) - clock()) > 0:
                 await asyncio.sleep(wait)
                 continue
             outcome = await self._attempt(entry)
             self._on_outcome(outcome)
+            self._count(entry)
             if outcome is Outcome.FAILED:
-                await backoff.wait()
+                await (forbidden if entry.forbidden else backoff).wait()
                 continue
             if outcome is Outcome.POD_GONE:
                 self.forget(entry.ref.uid)
             backoff.reset()
-            self._count(entry)
+            forbidden.reset()
             await asyncio.sleep(self._spacing)  # changes in the meantime are written together
         entry.active = False
         self._count(entry)
@@ -221,6 +232,7 @@ class PodConditionReporter:
     async def _write(self, entry: _Pod) -> Outcome:
         namespace = entry.ref.namespace
         await self._slots.acquire(namespace, goes_on=False)
+        entry.forbidden = False
         try:
             wrote = await status_conditions.write(self._api, entry.status, now=self._clock())
         except errors.NotFoundError:
@@ -231,6 +243,7 @@ class PodConditionReporter:
             log.warning("conditions.refused", pod=str(entry.ref), error=str(error))
             return Outcome.REFUSED
         except errors.KubeError as error:
+            entry.forbidden = isinstance(error, errors.ForbiddenError)
             log.warning("conditions.write_failed", pod=str(entry.ref), error=str(error))
             return Outcome.FAILED
         finally:

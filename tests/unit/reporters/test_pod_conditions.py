@@ -13,6 +13,7 @@ from kubemend.agent.reporters import status_conditions
 from kubemend.agent.reporters.pod_conditions import Outcome, PodConditionReporter
 from kubemend.agent.restarts.slots import Slots
 from kubemend.agent.sources import pod_objects
+from kubemend.common import aio
 from kubemend.common.kube import client, paths
 from tests.control_plane import Tenant
 from tests.unit.reporters.running import connected, started
@@ -237,8 +238,34 @@ async def test_missing_permission_is_waited_out(env: Env) -> None:
     pod = await env.pod("a")
     env.server.fail_next(2, status=403, method="PATCH")
     env.reporter.set(pod, condition("x"))
+    assert [await env.attempts.get() for _ in range(3)] == [Outcome.FAILED, Outcome.FAILED, Outcome.WRITTEN]
+
+
+async def test_stop_does_not_wait_for_what_a_policy_forbids(env: Env) -> None:
+    pod = await env.pod("a")
+    forbidding = env.server.fail_next(10_000, status=403, method="PATCH", message="denied by a policy")
+    env.reporter.set(pod, condition("x"))
+    assert not await env.reporter.flush(timeout=0.0), "the first write may succeed"
+    assert await env.attempts.get() is Outcome.FAILED
     await env.flush()
-    assert env.outcomes == [Outcome.FAILED, Outcome.FAILED, Outcome.WRITTEN]
+    assert env.reporter.pending() == 1
+    env.server.rules.remove(forbidding)
+    while await env.attempts.get() is not Outcome.WRITTEN:
+        pass
+    assert env.reporter.pending() == 0
+
+
+async def test_forbidden_conditions_are_tried_ever_more_rarely(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: asyncio.Queue[float] = asyncio.Queue()
+
+    async def waited(backoff: aio.Backoff) -> None:
+        waits.put_nowait(backoff.next_wait())
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(aio.Backoff, "wait", waited)
+    env.server.fail_next(10_000, status=403, method="PATCH", message="denied by a policy")
+    env.reporter.set(await env.pod("a"), condition("x"))
+    assert [await waits.get() for _ in range(14)][-1] > 200.0
 
 
 async def test_condition_changed_by_another_writer_is_repaired(tenant: Tenant) -> None:
