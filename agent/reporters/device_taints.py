@@ -7,7 +7,7 @@ while there is a rule or an unhealthy device. Rules of a previous agent are foun
 import asyncio
 import contextlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -108,7 +108,7 @@ class DeviceTaintReporter:
             except errors.KubeError as error:
                 if isinstance(error, errors.NotFoundError):
                     self._served = None  # the API may have been switched off
-                if self._if_stable and isinstance(error, errors.ForbiddenError):
+                if self._if_stable and isinstance(error, errors.ForbiddenError) and not error.is_by_admission:
                     self._report(ComponentStatus(ComponentState.IDLE, error.what, error.hint))
                     await asyncio.sleep(self._intervals.served)
                 else:
@@ -183,22 +183,38 @@ class DeviceTaintReporter:
         return found
 
     async def _carry_out(self, plan: taint_rules.Plan, served: _Served) -> None:
+        """Carry out the plan. A rule that the API server refuses stops no other one: its error follows them."""
+        refused: list[errors.KubeError] = []
         for key in plan.delete:
-            with contextlib.suppress(errors.NotFoundError):
-                await self._api.delete(f"{served.rules}/{key}")
-            log.info("device_taint.removed", rule=key)
+            with _collected(refused):
+                with contextlib.suppress(errors.NotFoundError):
+                    await self._api.delete(f"{served.rules}/{key}")
+                log.info("device_taint.removed", rule=key)
         for key, rule in plan.create.items():
             body = taint_rules.rule_object(rule, node=self._node, node_uid=await self._uid())
-            with contextlib.suppress(errors.ConflictError):  # it exists: created before, and the answer was lost
-                await self._api.create(served.rules, {"apiVersion": served.api_version, **body})
-            log.info("device_taint.added", rule=key, device=rule.known_as, reason=rule.reason)
+            with _collected(refused):
+                with contextlib.suppress(errors.ConflictError):  # it exists: created before, and the answer was lost
+                    await self._api.create(served.rules, {"apiVersion": served.api_version, **body})
+                log.info("device_taint.added", rule=key, device=rule.known_as, reason=rule.reason)
         for key, rule in plan.change.items():
-            await self._api.patch(f"{served.rules}/{key}", taint_rules.change(rule), content_type=client.Patch.MERGE)
-            log.info("device_taint.changed", rule=key, device=rule.known_as, reason=rule.reason)
+            path, change = f"{served.rules}/{key}", taint_rules.change(rule)
+            with _collected(refused):
+                await self._api.patch(path, change, content_type=client.Patch.MERGE)
+                log.info("device_taint.changed", rule=key, device=rule.known_as, reason=rule.reason)
+        if refused:
+            raise refused[0]
 
     async def _uid(self) -> str:
         """Return the UID of the node's object, which may be another one than before."""
         return str((await self._api.get(f"{paths.NODES}/{self._node}"))["metadata"]["uid"])
+
+
+@contextlib.contextmanager
+def _collected(refused: list[errors.KubeError]) -> Iterator[None]:
+    try:
+        yield
+    except (errors.ForbiddenError, errors.InvalidError) as error:
+        refused.append(error)
 
 
 def _matters(verdicts: Sequence[Verdict]) -> set[tuple[str, Health, str]]:

@@ -236,6 +236,7 @@ class StableApi:
         self.refuses = refuses
         self.node_uid = "uid-1"
         self.answers_creation = True
+        self.forbids = ""
         self.rules: list[dict[str, Any]] = []
         self.deleted: list[str] = []
         self.created: list[tuple[str, str]] = []
@@ -250,14 +251,18 @@ class StableApi:
 
     async def list(self, path: str, **_: Any) -> Any:
         if self.refuses:
-            raise errors.ForbiddenError("list DeviceTaintRules", hint="allow it")
-        return SimpleNamespace(items=[slice_of(node="node-1")] if "slices" in path else self.rules)
+            by_rbac = 'forbidden: User "agent" cannot list resource "devicetaintrules"'
+            raise errors.ForbiddenError("list DeviceTaintRules", hint="allow it", server_message=by_rbac)
+        slices = [slice_of(node="node-1"), slice_of("gpu-1", uuid="GPU-b", node="node-1")]
+        return SimpleNamespace(items=slices if "slices" in path else self.rules)
 
     async def delete(self, path: str) -> None:
         self.deleted.append(path)
         self.rules = []
 
     async def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if body["spec"]["deviceSelector"]["device"] == self.forbids:
+            raise errors.ForbiddenError("create DeviceTaintRules", hint="a policy refuses it")
         self.created.append((path, body["apiVersion"]))
         self.owners += [owner["uid"] for owner in body["metadata"]["ownerReferences"]]
         if not self.answers_creation:
@@ -308,6 +313,22 @@ async def test_rule_belongs_to_the_node_object_that_exists_now() -> None:
             reporter.set([verdict(reason=reason)])
             assert (await reports.get()).state is ComponentState.READY
     assert api.owners == ["uid-1", "uid-2"]
+
+
+async def test_rule_that_is_refused_stops_no_other_and_is_tried_again() -> None:
+    api = StableApi()
+    reporter, reports = on_stable(api)
+    async with started(reporter):
+        await reports.get()
+        for refused in ("gpu-0", "gpu-1"):
+            api.created.clear()
+            api.forbids = refused
+            reporter.set([verdict(), verdict("GPU-b")])
+            status = await reports.get()
+            assert (status.state, status.hint) == (ComponentState.DEGRADED, "a policy refuses it")
+            assert len(api.created) == 1
+        api.forbids = ""
+        assert (await reports.get()).state is ComponentState.READY
 
 
 async def test_installation_without_the_rights_is_idle_by_default() -> None:
