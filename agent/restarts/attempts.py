@@ -11,7 +11,7 @@ from kubemend.agent.actuator.next_names import NameAhead
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import JournalError
 from kubemend.agent.model.outcomes import Result
-from kubemend.agent.model.workloads import ContainerSummary, PodView
+from kubemend.agent.model.workloads import ContainerSummary, PodRef, PodView
 from kubemend.agent.restart import admission, cache, clone, process
 from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts import planning, runtime_state
@@ -105,10 +105,19 @@ class Attempts:
             if not begun:
                 request.stepped_down.counted.restore()
 
+    def _pod(self, ref: PodRef) -> PodView | None:
+        """Return the pod as the API server has it. That of a static pod has another UID than the runtime's pod."""
+        pods = self._dependencies.pods
+        if (pod := pods.pods().get(ref.uid)) is not None:
+            return pod
+        named = pods.by_name(ref.namespace, ref.name)
+        is_mirror = named is not None and named.annotations.get(admission.MIRROR_ANNOTATION) == ref.uid
+        return named if is_mirror else None
+
     async def _admit(self, request: Request) -> admission.Decision:
         """Decide now, and restart if admitted. HOLD if the runtime or the journal could not be read."""
         cause, stepped_down = request.cause(), request.stepped_down
-        pod = self._dependencies.pods.pods().get(request.target.pod.uid)
+        pod = self._pod(request.target.pod)
         try:
             by_round = request.round_hooks is not None
             target = await runtime_state.find(

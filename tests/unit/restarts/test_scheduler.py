@@ -19,7 +19,7 @@ from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.model.outcomes import Outcome
-from kubemend.agent.model.workloads import ContainerId, ContainerState, RestartRule, RuleAction
+from kubemend.agent.model.workloads import ContainerId, ContainerState, PodUid, RestartRule, RuleAction
 from kubemend.agent.restart import admission
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restart.reasons import Reason
@@ -643,3 +643,20 @@ async def test_fault_whose_trigger_ends_by_itself_before_the_kill_is_decided_aga
     running = await env.pod.running()
     assert theirs not in running.get("trainer", [])
     assert running["logger"] == [env.pod.old["logger"]], "kubelet restarts it"
+
+
+@pytest.mark.parametrize(
+    ("opted_in", "said"), [(True, Reason.STATIC_POD.value), (False, None)], ids=["opted-in", "not-opted-in"]
+)
+async def test_fault_of_a_static_pod_is_refused_at_once(env: RestartEnv, *, opted_in: bool, said: str | None) -> None:
+    """Its mirror in the API server has another UID than the pod in the runtime."""
+    view = env.pod.pods.pods()[POD.uid]
+    await env.pod.pods.gone(POD.uid)
+    annotations = {"kubernetes.io/config.mirror": POD.uid} | ({"kubemend.io/restart": "InPlace"} if opted_in else {})
+    mirror = replace(view, ref=replace(POD, uid=PodUid("of-the-mirror")), annotations=annotations)
+    await env.pod.pods.put(mirror)
+    fault = admission.Cause(code="Xid31", message="Xid 31", happened_at=NOW)
+    async with asyncio.timeout(60):
+        await env.restarts.submit(Request(target=TARGET, cause=lambda: fault, devices=frozenset()))
+    condition = env.said.said.get((POD, conditions.IN_PLACE_RESTART))
+    assert (condition.reason if condition is not None else None) == said
