@@ -106,13 +106,14 @@ class Attempts:
                 request.stepped_down.counted.restore()
 
     def _pod(self, ref: PodRef) -> PodView | None:
-        """Return the pod as the API server has it. That of a static pod has another UID than the runtime's pod."""
+        """Return the pod as the API server has it, where a static pod has another UID than in the runtime."""
         pods = self._dependencies.pods
         if (pod := pods.pods().get(ref.uid)) is not None:
             return pod
         named = pods.by_name(ref.namespace, ref.name)
-        is_mirror = named is not None and named.annotations.get(admission.MIRROR_ANNOTATION) == ref.uid
-        return named if is_mirror else None
+        if named is None or named.annotations.get(admission.MIRROR_ANNOTATION) != ref.uid:
+            return None
+        return replace(named, ref=ref)
 
     async def _admit(self, request: Request) -> admission.Decision:
         """Decide now, and restart if admitted. HOLD if the runtime or the journal could not be read."""
