@@ -15,11 +15,12 @@ import yarl
 from kubemend.agent import ports
 from kubemend.agent.clients.cri.errors import AnswerTooLong, CriError
 from kubemend.agent.model.workloads import ContainerId, ExecHook, Hook, HttpHook, SleepHook, UnsupportedHook
+from kubemend.agent.restart import options
 
 log = structlog.get_logger(__name__)
 
-_EXEC_SECONDS = 120.0
-_HTTP_SECONDS = 30.0
+_LONGEST: Final = options.LONGEST_GRACE
+"""Seconds that a postStart hook may take; kubelet waits without a limit."""
 _MOST_OUTPUT = 200
 _MOST_REASON: Final = 300
 """Characters. The reason goes into logs and conditions, and contains text from the pod."""
@@ -51,7 +52,7 @@ class PreStop:
 
 async def run_post_start(hook: Hook, *, runtime: ports.Execs, container_id: ContainerId, pod_ip: str | None) -> None:
     """Run the hook to its end. Raises HookFailedError."""
-    await _run(hook, runtime=runtime, container_id=container_id, pod_ip=pod_ip, exec_seconds=_EXEC_SECONDS)
+    await _run(hook, runtime=runtime, container_id=container_id, pod_ip=pod_ip, exec_seconds=_LONGEST)
 
 
 async def run_pre_stop(
@@ -123,7 +124,7 @@ async def _run_http(hook: HttpHook, *, pod_ip: str | None) -> None:
     try:
         url: yarl.URL | None = yarl.URL(address)
         async with aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=_HTTP_SECONDS), cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
+            timeout=aiohttp.ClientTimeout(total=_LONGEST), cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
         ) as session:
             for _ in range(_MOST_REQUESTS):
                 assert url is not None

@@ -47,7 +47,10 @@ class Answered:
 class NoRuntime:
     """Accept what the real call could send."""
 
+    timeout = 0.0
+
     async def exec_sync(self, container_id: ContainerId, command: tuple[str, ...], *, timeout: float) -> Answered:
+        self.timeout = timeout
         for word in command:
             word.encode()
         return Answered()
@@ -219,3 +222,10 @@ class Verbose:
 
 async def test_hook_with_too_much_output_has_run() -> None:
     await hooks.run_post_start(ExecHook(("cat",)), runtime=Verbose(), container_id=CONTAINER, pod_ip=HERE)
+
+
+async def test_post_start_hook_may_take_an_hour() -> None:
+    """Kubelet has no limit, and a container whose hook has failed is stopped."""
+    runtime = NoRuntime()
+    await hooks.run_post_start(ExecHook(("warm-up",)), runtime=runtime, container_id=CONTAINER, pod_ip=HERE)
+    assert runtime.timeout == 3600.0
