@@ -107,7 +107,7 @@ class Memory:
 @dataclass(frozen=True, slots=True)
 class _Known:
     outcome: Identity | RefusedError
-    until: float
+    until: float  # monotonic: a wall clock that is set back would keep it
 
 
 class Identities:
@@ -117,11 +117,18 @@ class Identities:
     """
 
     def __init__(
-        self, reviewer: Reviewer, *, memory: Memory | None = None, clock: Callable[[], float] = time.time
+        self,
+        reviewer: Reviewer,
+        *,
+        memory: Memory | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
     ) -> None:
+        """``clock`` counts the time since a review; ``now`` is Unix time, which tokens have. Both are in seconds."""
         self._reviewer = reviewer
         self._memory = memory or Memory()
         self._clock = clock
+        self._now = now
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
         self._asking = asyncio.Semaphore(_AT_ONCE)
 
@@ -148,7 +155,7 @@ class Identities:
             raise RefusedError(Reason.REVIEW_FAILED, "the API server cannot review the token now. Try again") from error
         except RefusedError as error:
             return _Known(RefusedError(error.reason, str(error)), self._clock() + self._memory.bad)
-        return _Known(identity, min(self._clock() + self._memory.good, expiry_of(token)))
+        return _Known(identity, self._clock() + min(self._memory.good, expiry_of(token) - self._now()))
 
     def _remember(self, key: bytes, known: _Known) -> None:
         self._known[key] = known

@@ -137,13 +137,24 @@ async def test_review_is_cached_for_a_while() -> None:
 
 async def test_cached_review_does_not_outlive_token() -> None:
     reviewer, clock = _Reviewer(), _Clock()
-    identities = Identities(reviewer, clock=clock)
-    token = _jwt({"exp": 1010})
+    identities = Identities(reviewer, clock=clock, now=lambda: 5000.0)
+    token = _jwt({"exp": 5010})
     await identities.identify(token)
     clock.now = 1010
     reviewer.answer = RefusedError(Reason.BAD_TOKEN, "expired")
     with pytest.raises(RefusedError):
         await identities.identify(token)
+
+
+async def test_clock_that_is_set_back_keeps_no_review() -> None:
+    reviewer, clock, wall = _Reviewer(), _Clock(), _Clock()
+    identities = Identities(reviewer, memory=Memory(good=60), clock=clock, now=wall)
+    await identities.identify("t")
+    wall.now -= 3600
+    clock.now += 60
+    reviewer.answer = RefusedError(Reason.BAD_TOKEN, "its pod is gone")
+    with pytest.raises(RefusedError):
+        await identities.identify("t")
 
 
 async def test_refusal_is_cached_for_less_time() -> None:
