@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kubemend.common.gangs import GangKey
 from kubemend.controller.coordinator.round_metrics import Gpus
@@ -73,10 +73,29 @@ if TYPE_CHECKING:
     from kubemend.controller.jobset.policy.in_place import GangPolicy  # it brings the decisions about JobSets with it
 
 
-def steady_clock() -> Callable[[], float]:
-    """Return a clock of Unix seconds that never goes back: the wall clock at the start, then the monotonic one."""
-    began = time.time() - time.monotonic()
-    return lambda: began + time.monotonic()
+_FOLLOWS_BY: Final = 0.25
+
+
+def steady_clock(
+    *, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
+) -> Callable[[], float]:
+    """Return a clock of Unix seconds that never goes back and never jumps, so no round ends early or late by hours.
+
+    It begins with the wall clock, and follows one that has been set, by running a quarter faster or slower. Other
+    replicas and the API server have the right time.
+    """
+    at, before = wall(), monotonic()
+
+    def now() -> float:
+        nonlocal at, before
+        passed = monotonic() - before
+        most = _FOLLOWS_BY * passed
+        before += passed
+        at += passed
+        at += min(max(wall() - at, -most), most)
+        return at
+
+    return now
 
 
 class Members(Protocol):
