@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from kubemend.common import coordination_codes
+from kubemend.common import coordination_codes, plain
 from kubemend.common.coordination import FaultAnswer, FaultKind, OrderKind
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from kubemend.controller.hub import ports
@@ -27,16 +27,17 @@ def fault_kind(reported: pb.Fault) -> FaultKind:
 def fault(reported: pb.Fault, *, member: Member, now: float) -> Fault:
     """Return a member's fault. ``now`` is Unix time.
 
-    The hub has checked the UID that the agent reports, but not the pod's name: Events would be about any pod.
+    The hub has checked the UID that the agent reports, but not the pod's name: Events would be about any pod. The
+    message may have names that processes chose.
     """
-    kind = fault_kind(reported)
+    kind, message = fault_kind(reported), plain.text(reported.message)
     return Fault(
         id=reported.id,
         pod=member.pod,
         gang=member.gang,
         kind=kind,
         code=reported.code,
-        message=f"{reported.message}{_ALONE}" if reported.alone else reported.message,
+        message=f"{message}{_ALONE}" if reported.alone else message,
         at=now - max(reported.age_seconds, 0.0),
         container=reported.container,
         exit_code=reported.exit_code if kind is FaultKind.EXIT else None,
@@ -55,7 +56,7 @@ def step_result(result: pb.StepResult) -> StepResult | None:
         pod=PodUid(result.pod.uid),
         phase=phase,
         reason=result.reason,
-        detail=result.detail,
+        detail=plain.text(result.detail),
         seconds=MappingProxyType(dict(result.seconds)) if result.seconds else _NO_SECONDS,
         unheld_seconds=result.unheld_seconds,
     )

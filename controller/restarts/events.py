@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kubemend.common import aio
+from kubemend.common import aio, plain
 from kubemend.common.components import ComponentStatus
 from kubemend.common.kube import client, event_recorder, paths, timestamps
 
@@ -85,7 +85,7 @@ def event(pending: PendingEvent) -> dict[str, Any]:
     """Return the Event. Its name is derived from its content, so that it is created once."""
     about = pending.about
     digest = hashlib.sha256("\n".join((about.uid, pending.reason, pending.subject)).encode()).hexdigest()[:16]
-    message = pending.message
+    message = plain.text(pending.message)  # a request's reason is any text
     moment = timestamps.rfc3339(pending.at)
     return {
         "apiVersion": "v1",

@@ -1,6 +1,6 @@
 """Events about rounds, while some of them cannot be written."""
 
-from kubemend.controller.restarts.events import ObjectRef, RoundEventRecorder
+from kubemend.controller.restarts.events import ObjectRef, PendingEvent, RoundEventRecorder, event
 from tests import eventually
 from tests.control_plane import Tenant
 from tests.unit.reporters.running import connected, started
@@ -18,3 +18,9 @@ async def test_namespace_that_refuses_events_does_not_block_others(tenant: Tenan
 
         async with started(recorder):
             await eventually.true(is_recorded)
+
+
+def test_message_has_no_control_characters() -> None:
+    pending = PendingEvent(ObjectRef("v1", "Pod", "train", "a", "uid"), "RoundBegun", "asked: \x1b[2Jnow\nand then", 0.0)
+
+    assert event(pending)["message"] == "asked:  [2Jnow and then"
