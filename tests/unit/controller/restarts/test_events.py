@@ -21,6 +21,7 @@ async def test_namespace_that_refuses_events_does_not_block_others(tenant: Tenan
 
 
 def test_message_has_no_control_characters() -> None:
-    pending = PendingEvent(ObjectRef("v1", "Pod", "train", "a", "uid"), "RoundBegun", "asked: \x1b[2Jnow\nand then", 0.0)
+    pod = ObjectRef("v1", "Pod", "train", "a", "uid")
+    pending = PendingEvent(pod, "RoundBegun", "asked: \x1b[2Jnow\nand then", 0.0)
 
     assert event(pending)["message"] == "asked:  [2Jnow and then"
