@@ -30,6 +30,8 @@ MOST: Final = 256
 """Limit of launchers that are followed; others act by themselves, as without an agent."""
 MOST_OF_POD: Final = 16
 """Of them those of one pod, which would otherwise leave none for the others."""
+MOST_OF_NAMESPACE: Final = 224
+"""Of them those of one namespace, of whose pods the same is true."""
 MOST_FAILURES: Final = budgets.Window(limit=10, seconds=600.0)
 """Failures of one container's programs that are passed on. A program in place of the launcher could invent any."""
 _ENDED: Final = frozenset({State.FAILED, State.RESTARTING})
@@ -171,13 +173,16 @@ class LauncherWatch:
                 del self._followed[container]
                 self._started(container, None)
                 self._show(followed.view.ref)
-        of_pods = Counter(each.view.ref.pod.uid for each in self._followed.values() if not each.task.done())
+        running = [each.view.ref.pod for each in self._followed.values() if not each.task.done()]
+        of_pods, of_namespaces = Counter(pod.uid for pod in running), Counter(pod.namespace for pod in running)
         for container, view in wanted.items():
-            uid = view.ref.pod.uid
-            if container not in self._followed and of_pods.total() < MOST and of_pods[uid] < MOST_OF_POD:
+            pod = view.ref.pod
+            has_room = of_pods[pod.uid] < MOST_OF_POD and of_namespaces[pod.namespace] < MOST_OF_NAMESPACE
+            if container not in self._followed and has_room and of_pods.total() < MOST:
                 task = tasks.create_task(self._follow(view), name=f"launcher of {view.ref}")
                 self._followed[container] = _Followed(view, task)
-                of_pods[uid] += 1
+                of_pods[pod.uid] += 1
+                of_namespaces[pod.namespace] += 1
 
     def _wanted(self) -> Iterator[ContainerSummary]:
         """Yield the running containers that may be restarted.

@@ -359,8 +359,11 @@ async def test_containers_without_a_launcher_and_other_pods_leave_room(
         await eventually.true(lambda: len(env.launchers.asked) == 1)
 
 
-async def test_one_pods_launchers_are_limited(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launchers, "MOST_OF_POD", 1)
+@pytest.mark.parametrize("limit", ["MOST_OF_POD", "MOST_OF_NAMESPACE"])
+async def test_launchers_of_a_pod_and_of_a_namespace_are_limited(
+    env: Env, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launchers, limit, 1)
     async with env.watched():
         await eventually.true(lambda: len(env.launchers.asked) == 1)
         await env.started(attempt=1)
