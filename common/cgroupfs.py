@@ -38,10 +38,16 @@ def leave(mounted_at: Path) -> None:
 def pids(groups: Iterable[Path]) -> frozenset[int]:
     """Return the processes of these groups and of all groups below them. Raises OSError."""
     found: set[int] = set()
-    for group in groups:
-        for directory, _, _ in os.walk(group, onerror=_unless_gone):
-            content = kernel_files.read(Path(directory) / "cgroup.procs", limit=_MOST_PIDS_BYTES) or ""
-            found.update(int(pid) for pid in content.split() if pid.isdecimal() and len(pid) <= _DIGITS)
+    left = [*groups]
+    while left:  # a container nests its groups as deep as it likes: no recursion, as in os.walk
+        directory = left.pop()
+        content = kernel_files.read(directory / "cgroup.procs", limit=_MOST_PIDS_BYTES) or ""
+        found.update(int(pid) for pid in content.split() if pid.isdecimal() and len(pid) <= _DIGITS)
+        try:
+            with os.scandir(directory) as entries:
+                left += (Path(each) for each in entries if each.is_dir(follow_symlinks=False))
+        except OSError as error:
+            _unless_gone(error)
     return frozenset(found)
 
 

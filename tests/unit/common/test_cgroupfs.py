@@ -1,5 +1,6 @@
 """Control groups of both versions, as files in a directory."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,6 +35,22 @@ def test_the_processes_of_groups_below_are_a_groups_own(tmp_path: Path) -> None:
     top = group(tmp_path, pids="1\n2\n")
     group(tmp_path, path=f"{GROUP}/init.scope", pids="3\n")
     assert cgroupfs.pids([top]) == {1, 2, 3}
+
+
+def test_groups_may_be_nested_as_deep_as_their_container_likes(tmp_path: Path) -> None:
+    nested = [tmp_path]
+    for _ in range(sys.getrecursionlimit() + 1):
+        nested.append(nested[-1] / "a")
+        nested[-1].mkdir()
+    procs = nested[-1] / "cgroup.procs"
+    procs.write_text("7\n")
+
+    found = cgroupfs.pids([tmp_path])
+
+    procs.unlink()
+    for each in reversed(nested[1:]):  # pytest would remove them by recursion
+        each.rmdir()
+    assert found == {7}
 
 
 def test_removed_group_has_no_processes(tmp_path: Path) -> None:
