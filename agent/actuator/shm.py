@@ -6,6 +6,7 @@ The pod controls how many files exist, their names, and how many of them a proce
 bounded, and files beyond the bound stay.
 """
 
+import errno
 import os
 import posixpath
 import re
@@ -29,6 +30,8 @@ _DEVICE, _INODE = 3, 4  # of the fields of maps, counted from 0
 _NUMBER = re.compile(rb"\d{1,20}")
 _TIME_UP = "it ran out of time"
 _BLOCK = 512  # the unit of st_blocks on every file system
+_NOT_IN_MEMORY = (errno.ENOTCONN, errno.ESTALE, errno.EIO)
+"""Errors of an open file whose server or FUSE program is gone. A tmpfs gives none of them."""
 
 
 class NotEmptiedError(Exception):
@@ -268,6 +271,10 @@ def _open_files(process: Path, *, device: int) -> Iterator[int]:
             found = link.stat()
         except FileNotFoundError:
             continue  # closed in the meantime
+        except OSError as error:
+            if error.errno not in _NOT_IN_MEMORY:
+                raise
+            continue
         if found.st_dev == device:
             yield found.st_ino
 

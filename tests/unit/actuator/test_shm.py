@@ -1,6 +1,7 @@
 """Emptying a pod's /dev/shm: all unused files, and nothing else."""
 
 import contextlib
+import ctypes
 import os
 import socket
 import tempfile
@@ -235,6 +236,35 @@ def test_unreadable_process_leaves_everything(node: Node) -> None:
     with pytest.raises(NotEmptiedError):
         node.empty()
     assert node.left() == {"old"}
+
+
+@pytest.fixture
+def on_dead_fuse(tmp_path: Path) -> Iterator[str]:
+    """Return a path by which an open file on a FUSE file system is reached whose program is gone."""
+    libc, at = ctypes.CDLL(None, use_errno=True), tmp_path / "fuse"
+    at.mkdir()
+    try:
+        program = os.open("/dev/fuse", os.O_RDWR)
+    except OSError as error:
+        pytest.skip(f"no FUSE here: {error}")
+    options = f"fd={program},rootmode=40000,user_id=0,group_id=0"
+    failed = libc.mount(b"test", os.fsencode(at), b"fuse", 0, options.encode())
+    with contextlib.ExitStack() as opened:
+        if failed:
+            os.close(program)
+            pytest.skip(f"no FUSE here: {os.strerror(ctypes.get_errno())}")
+        opened.callback(libc.umount2, os.fsencode(at), 2)  # MNT_DETACH
+        file = os.open(at, os.O_PATH)
+        opened.callback(os.close, file)
+        os.close(program)
+        yield f"/proc/self/fd/{file}"
+
+
+def test_open_file_of_a_dead_fuse_program_hinders_nothing(node: Node, on_dead_fuse: str) -> None:
+    (node.directory / "old").touch()
+    (node.tree.proc / str(PID) / "fd" / "7").symlink_to(on_dead_fuse)
+    node.empty()
+    assert node.left() == set()
 
 
 @pytest.fixture
