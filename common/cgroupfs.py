@@ -38,10 +38,16 @@ def leave(mounted_at: Path) -> None:
 def pids(groups: Iterable[Path]) -> frozenset[int]:
     """Return the processes of these groups and of all groups below them. Raises OSError."""
     found: set[int] = set()
-    left = [*groups]
+    tops = frozenset(groups)
+    left = [*tops]
     while left:  # a container nests its groups as deep as it likes: no recursion, as in os.walk
         directory = left.pop()
-        content = kernel_files.read(directory / "cgroup.procs", limit=_MOST_PIDS_BYTES) or ""
+        try:
+            content = kernel_files.read(directory / "cgroup.procs", limit=_MOST_PIDS_BYTES) or ""
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP or directory in tops:
+                raise
+            content = ""  # a threaded group: a group above it lists its processes (cgroup-v2.rst)
         found.update(int(pid) for pid in content.split() if pid.isdecimal() and len(pid) <= _DIGITS)
         try:
             with os.scandir(directory) as entries:

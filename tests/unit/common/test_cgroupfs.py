@@ -1,12 +1,14 @@
 """Control groups of both versions, as files in a directory."""
 
+import errno
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from kubemend.common import cgroupfs
+from kubemend.common import cgroupfs, kernel_files
 
 GROUP = "kubepods/pod1/c1"
 
@@ -51,6 +53,25 @@ def test_groups_may_be_nested_as_deep_as_their_container_likes(tmp_path: Path) -
     for each in reversed(nested[1:]):  # pytest would remove them by recursion
         each.rmdir()
     assert found == {7}
+
+
+def test_processes_of_a_threaded_group_are_those_of_the_group_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = group(tmp_path, pids="1\n")
+    below = group(tmp_path, path=f"{GROUP}/threads") / "cgroup.procs"
+    read = kernel_files.read
+
+    def as_the_kernel(file: Path, *, limit: int) -> str | None:
+        if file == below:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return read(file, limit=limit)
+
+    monkeypatch.setattr(kernel_files, "read", as_the_kernel)
+
+    assert cgroupfs.pids([top]) == {1}
+    with pytest.raises(OSError, match="not supported"):  # none above it was asked
+        cgroupfs.pids([below.parent])
 
 
 def test_removed_group_has_no_processes(tmp_path: Path) -> None:
