@@ -1,5 +1,6 @@
-"""Give commands whose exit codes 1 and 2 mean faulty devices another exit code for all that is not known: 3."""
+"""Give commands whose exit codes 1 and 2 are results another exit code for all that is not known: 3."""
 
+import errno
 import os
 import sys
 from typing import Any
@@ -21,7 +22,7 @@ class UndeterminedError(click.ClickException):
 
 
 class Command(click.Command):
-    """Exit with 3 on wrong usage, after an internal error or an interrupt, and if the output has no reader any more.
+    """Exit with 3 on wrong usage, after an internal error or an interrupt, and if the output cannot be written.
 
     Click's own exit code 2 would mean an unhealthy device, and Python's exit code 1 a degraded one.
     """
@@ -39,7 +40,7 @@ class Command(click.Command):
 
         try:
             with contained.within(contained.Part.DEVICE, ctx.command_path, passing=_OF_CLICK) as work:
-                return super().invoke(ctx)
+                return self._invoke(ctx)
         except KeyboardInterrupt as error:
             raise UndeterminedError("interrupted") from error
         except BrokenPipeError as error:
@@ -47,6 +48,14 @@ class Command(click.Command):
             raise click.exceptions.Exit(EXIT_UNKNOWN) from error
         assert work.error is not None
         raise UndeterminedError(contained.describe(work.error)) from work.error
+
+    def _invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise UndeterminedError(f"cannot write the output: {error.strerror}") from error
 
 
 def positive_seconds(_: click.Context, __: click.Parameter, text: str) -> float:

@@ -1,6 +1,8 @@
 """The command line: its options, and its errors."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -215,3 +217,31 @@ def test_other_errors_of_the_controller_are_not_hidden(monkeypatch: pytest.Monke
     result = CliRunner().invoke(main, ["controller"])
     assert result.exit_code == 1
     assert isinstance(result.exception, ExceptionGroup)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "reason"),
+    [
+        (["999"], 1, ""),
+        (["79", "--catalog", "missing"], 3, "Error: cannot read the catalog file missing"),
+        ([], 3, "Error: give a CODE, or --log FILE"),
+        (["--unknown"], 3, "Error: No such option"),
+    ],
+)
+def test_only_a_missing_code_makes_explain_exit_with_1(arguments: list[str], code: int, reason: str) -> None:
+    result = run("explain", *arguments)
+    assert result.exit_code == code
+    assert result.stderr.startswith(reason)
+    assert len(result.stderr.splitlines()) == bool(reason)
+
+
+def test_explain_on_a_full_disk_ends_with_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "kubemend.cli", "explain", "79"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (3, "Error: cannot write the output: No space left on device\n")
