@@ -51,10 +51,15 @@ def check_logging(*, level: str, form: str) -> None:
         raise click.BadParameter(f"--log-format {form!r}; use json or console")
 
 
+def is_namespace(name: str) -> bool:
+    """Return whether the API server accepts this as the name of a namespace."""
+    return _NAMESPACE.fullmatch(name) is not None
+
+
 def check_namespaces(names: Iterable[str]) -> None:
     """Raise click.BadParameter unless these can be namespaces: no pod is in one called "a,b"."""
     for name in names:
-        if not _NAMESPACE.fullmatch(name):
+        if not is_namespace(name):
             hint = "repeat the flag for several; in the variable, separate them by spaces"
             raise click.BadParameter(f"--opt-in-namespace {name!r} is not the name of a namespace; {hint}")
 

@@ -183,7 +183,12 @@ def _check(settings: Settings) -> None:
             common_settings.host_and_port(address)
         except ValueError:
             raise click.BadParameter(f"{flag} {address!r} is not HOST:PORT") from None
-    if not all(settings.agent_account.partition("/")):
+    if not common_settings.is_namespace(settings.namespace):
+        raise click.BadParameter(f"--namespace {settings.namespace!r} is not the name of a namespace")
+    if not settings.lease_name:
+        raise click.BadParameter("--lease-name is empty")
+    namespace, _, account = settings.agent_account.partition("/")
+    if not (common_settings.is_namespace(namespace) and account and "/" not in account):
         raise click.BadParameter(f"--agent-account {settings.agent_account!r} is not NAMESPACE/NAME")
     _check_durations(settings)
     if not 1 <= settings.jobset_writes <= MOST_WRITES:
