@@ -66,7 +66,7 @@ def timeline(
         click.echo(text, nl=False)
         return
     try:
-        output_file.write_text(text)
+        output_file.write_text(text, "utf-8")
     except OSError as error:
         raise _NothingError(f"cannot write {output_file}: {error.strerror}") from error
 

@@ -1,5 +1,6 @@
 """``kubemend timeline`` on a cluster."""
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -65,6 +66,17 @@ async def test_a_file_that_cannot_be_written_is_named(cluster: Cluster, tmp_path
     result = await cluster.run("timeline", NAME, "--output-file", str(path))
     assert result.exit_code == NOTHING
     assert result.stderr == f"Error: cannot write {path}: No such file or directory\n"
+
+
+async def test_a_file_is_utf8_in_every_locale(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.put(restart())
+    path = tmp_path / "round.txt"
+    monkeypatch.setattr(io, "text_encoding", lambda encoding, *_: encoding or "latin-1")
+    result = await cluster.run("timeline", NAME, "--output-file", str(path))
+    assert (result.exit_code, result.output) == (DRAWN, "")
+    assert "✖ train-2" in path.read_text("utf-8")
 
 
 async def test_a_round_that_has_not_ended_is_nothing_to_draw(cluster: Cluster) -> None:
