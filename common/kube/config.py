@@ -118,11 +118,21 @@ async def _load_files(files: Sequence[Path], configuration: library.Configuratio
     """Load all files as one. The loader merges them, but would take the current context of the last one."""
     context, _ = current_context(files)  # the loader treats a missing file as an empty one
     _PLUGIN_ERROR.set("")
-    await loaders.load_kube_config(
-        config_file=_joined(files), context=context or None, client_configuration=configuration, persist_config=False
-    )
+    merger = loaders.kube_config.KubeConfigMerger(_joined(files))
+    _resolve_plugins(merger.config_files)
+    loader = loaders.kube_config.KubeConfigLoader(config_dict=merger.config, active_context=context or None)
+    await loader.load_and_set(configuration)
     if reason := _PLUGIN_ERROR.get():
         raise loaders.ConfigException(f"its credential plugin failed: {reason}")
+
+
+def _resolve_plugins(documents: Mapping[str, Mapping[str, Any]]) -> None:
+    """Make commands with a relative path absolute, as client-go does (GetAuthInfoFileReferences)."""
+    for path, document in documents.items():
+        for user in document.get("users") or ():
+            match user:
+                case {"user": {"exec": {"command": str(command)} as plugin}} if os.sep in command:
+                    plugin["command"] = str(Path(path).absolute().parent / command)
 
 
 def _joined(files: Sequence[Path]) -> str:

@@ -1,5 +1,6 @@
 import datetime as dt
 import json
+import os
 import ssl
 import stat
 from pathlib import Path
@@ -101,6 +102,7 @@ async def test_a_new_certificate_authority_is_read(control_plane: ControlPlane, 
 def with_plugin(path: Path, *, server: str, script: str) -> Path:
     """Write a kubeconfig whose credentials a plugin next to it provides."""
     plugin = path.with_name("plugin")
+    plugin.parent.mkdir(exist_ok=True)
     plugin.write_text(f"#!/bin/sh\n{script}\n")
     plugin.chmod(stat.S_IRWXU)
     use = f"exec: {{apiVersion: {CREDENTIAL['apiVersion']}, command: {plugin}}}"
@@ -114,6 +116,28 @@ async def test_credential_plugin_is_asked(tenant: Tenant, tmp_path: Path) -> Non
     path = with_plugin(tmp_path / "client", server=tenant.server.url, script=f"echo '{json.dumps(answer)}'")
     async with client.connect(kubeconfig=path) as api:
         assert (await api.list(tenant.of("pods"))).items == []
+
+
+@pytest.mark.parametrize("command", ["./plugin", "../first/plugin"])
+async def test_relative_plugin_is_in_the_directory_of_its_kubeconfig(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """As in client-go, which takes the directory of the file that has the user."""
+    server, answer = "http://127.0.0.1:1", {**CREDENTIAL, "status": {"token": "t"}}
+    path = with_plugin(tmp_path / "first" / "client", server=server, script=f"echo '{json.dumps(answer)}'")
+    path.write_text(path.read_text().replace(str(path.with_name("plugin")), command))
+    kubeconfig.write(tmp_path / "second" / "client", server=server, token="t")
+    monkeypatch.chdir(tmp_path)
+    files = os.pathsep.join(["first/client", "second/client"])
+    await (await config.load(kubeconfig=None, environ={"KUBECONFIG": files})).close()
+
+
+async def test_plugin_without_a_directory_is_searched_in_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = with_plugin(tmp_path / "client", server="http://127.0.0.1:1", script="")
+    path.write_text(path.read_text().replace(str(path.with_name("plugin")), "plugin"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(errors.NotConfiguredError, match=r"No such file .*'plugin'"):
+        await config.load(kubeconfig=path)
 
 
 @pytest.mark.parametrize(
