@@ -5,6 +5,8 @@ running without a lease; so does cancelling it. A renewal has no timeout, so one
 that sees another holder continues until its renewal deadline. One that has lost its lease never campaigns again.
 """
 
+import logging
+
 from kubemend.common import footprint
 
 with footprint.import_without_package(
@@ -15,5 +17,8 @@ with footprint.import_without_package(
     from kubernetes.aio.leaderelection.leaderelection import LeaderElection
     from kubernetes.aio.leaderelection.leaderelectionrecord import LeaderElectionRecord
     from kubernetes.aio.leaderelection.resourcelock.baselock import BaseLock
+
+logging.getLogger(LeaderElection.__module__).disabled = True
+"""It logs an error at each attempt while the API server is away; the component's status is logged once."""
 
 __all__ = ["ApiException", "BaseLock", "Config", "LeaderElection", "LeaderElectionRecord"]

@@ -1,16 +1,20 @@
 """The Lease: its holder, its epoch, and errors of the API server."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import structlog
 
 from hack.devnode import apiproxy
 from kubemend.common import epochs
+from kubemend.common.components import ComponentRegistry, ComponentStatus
 from kubemend.common.kube import client, errors, paths
 from kubemend.controller.leader import library
+from kubemend.controller.leader.election import Election, Timing
 from kubemend.controller.leader.lease import EPOCH, EpochLock
 from tests.control_plane import Tenant
 from tests.unit.reporters.running import connected
@@ -160,6 +164,40 @@ async def test_errors_are_reported_and_never_raised(env: Env) -> None:
     await env.server.stop()
     assert not (await env.read(one))[0]
     assert isinstance(one.error, errors.ApiUnavailableError)
+
+
+async def test_outage_is_logged_once(env: Env, caplog: pytest.LogCaptureFixture) -> None:
+    """The library logs an error at each attempt."""
+    attempts, many = 0, asyncio.Event()
+    take = ComponentRegistry(show=lambda *_: None).reporter("leader")
+
+    def report(status: ComponentStatus) -> None:
+        nonlocal attempts
+        attempts += 1
+        take(status)
+        if attempts == 2:
+            many.set()
+
+    await env.server.stop()
+    campaign = Election(
+        api=env.api,
+        namespace=env.namespace,
+        name="l",
+        identity="a",
+        lead=lambda _: asyncio.Event().wait(),
+        report=report,
+        timing=Timing(retry=1.0),  # the least that the library takes
+    )
+    with structlog.testing.capture_logs() as logs:
+        running = asyncio.create_task(campaign.run())
+        await many.wait()
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+    assert [(each["event"], each["state"]) for each in logs if each["log_level"] != "debug"] == [
+        ("component", "degraded")
+    ]
+    assert not caplog.records
 
 
 async def test_only_the_holder_releases_lease(env: Env) -> None:
