@@ -15,6 +15,7 @@ from kubemend.common.kube import paths
 
 API_VERSION: Final = "restarts.kubemend.io/v1alpha1"
 _TIMES = ("startTime", "completionTime")
+_NEVER: Final = dt.datetime.max.replace(tzinfo=dt.UTC).isoformat()
 _MILLISECOND = 1_000_000
 
 Json = dict[str, Any]
@@ -68,9 +69,15 @@ class Rounds:
         await self._api.create(self._path, body)
 
     async def age(self, by: dt.timedelta) -> None:
-        """Move all finished rounds back in time. The current leading controller has its own memory of them."""
+        """Move the rounds of that time back by it, once: those older than a day would be removed.
+
+        The current leading controller has its own memory of them.
+        """
+        recent = dt.datetime.now(dt.UTC) - by
         for each in await self.all():
             status = each.get("status", {})
+            if dt.datetime.fromisoformat(status.get("completionTime", _NEVER)) <= recent:
+                continue
             moved: Json = {key: _earlier(status[key], by) for key in _TIMES if key in status}
             if "time" in status.get("trigger", {}):
                 moved["trigger"] = {"time": _earlier(status["trigger"]["time"], by)}
