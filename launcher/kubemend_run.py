@@ -547,6 +547,7 @@ _LONGEST_STORE = 4 << 20
 _LONGEST_MESSAGE = 65536  # of a spare, whose imports could write to its pipe
 _LONGEST_REQUEST, _MOST_PEERS, _MOST_LEFTOVERS = 4096, 4, 64
 _LONGEST_WHY = 200
+_LONGEST_LINE, _LONGEST_SAY = 4000, 0.5  # bytes, all of which a pipe takes once it takes any, and seconds
 _LONGEST_ENVIRON = 8 << 20  # more than the kernel passes to a program
 _LONGEST_GRACE, _LONGEST_HOLD = 3600.0, 600.0
 _EARLY_FAILURES = 2  # after which the agent empties the cache, too: agent/restart/cache.py
@@ -1334,9 +1335,16 @@ def _remove(parent: int, name: str, volume: int, until: float, deepest: int) -> 
 
 
 def say(text: str) -> None:
-    """Write one line for people to stderr."""
+    """Write one line for people to stderr. If that is a pipe that stays full, the line is lost.
+
+    While the container runtime is away, it reads no pipe, and signals and orders must not wait for it.
+    """
+    line = f"{NAME}: {text}".encode("utf-8", "backslashreplace")[:_LONGEST_LINE] + b"\n"
+    waiting = select.poll()
+    waiting.register(2, select.POLLOUT)
     with contextlib.suppress(OSError):
-        os.write(2, f"{NAME}: {text}\n".encode("utf-8", "backslashreplace"))
+        if waiting.poll(_LONGEST_SAY * 1000.0):
+            os.write(2, line)
 
 
 def _note(_number: int, _frame: object) -> None:

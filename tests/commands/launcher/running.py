@@ -95,6 +95,7 @@ class Running:
         command: Iterable[str] | None = None,
         under: Iterable[str] = (),
         stdin: int = subprocess.DEVNULL,
+        stderr: int | None = None,
         changed: str = "",
     ) -> None:
         """Start the launcher by the program ``under``, which executes its arguments; if empty, directly.
@@ -104,14 +105,14 @@ class Running:
         """
         own = [kubemend_run.__file__] if not changed else ["-c", _CHANGED.format(launcher=_FOLDER, changed=changed)]
         program = (self.python, *python) if command is None else command
-        with (self.folder / "stdout").open("wb") as stdout, (self.folder / "stderr").open("wb") as stderr:
+        with (self.folder / "stdout").open("wb") as stdout, (self.folder / "stderr").open("wb") as own_stderr:
             self._launcher = subprocess.Popen(
                 [*under, self.python, *own, *_AT_ONCE, *options, "--", *program],
                 cwd=self.folder,
                 env=self.environ,
                 stdin=stdin,
                 stdout=stdout,
-                stderr=stderr,
+                stderr=own_stderr if stderr is None else stderr,
             )
 
     @property

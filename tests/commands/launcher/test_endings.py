@@ -172,6 +172,24 @@ async def test_orphans_that_end_are_reaped(launcher: Running) -> None:
     assert alive(program)
 
 
+async def test_full_pipe_in_place_of_stderr_delays_no_restart_and_no_signal(launcher: Running) -> None:
+    """The container runtime reads it, and may be away when the launcher has something to say."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, bytes(4096))
+    os.set_blocking(writer, True)
+    launcher.start(stderr=writer)
+    await launcher.spare()
+    launcher.order("sys.exit(3)")
+    await launcher.nth(2, "begin")
+    launcher.signal(signal.SIGTERM)
+    assert await launcher.ended() == 128 + signal.SIGTERM
+    for each in (reader, writer):
+        os.close(each)
+
+
 async def test_the_output_is_the_programs_alone(launcher: Running) -> None:
     launcher.start(*NO_RESTARTS)
     launcher.order("sys.stdout.write('out'); sys.stderr.write('err'); sys.exit(0)")
