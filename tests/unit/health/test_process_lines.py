@@ -12,9 +12,11 @@ POD = "0f6f7b0e-3a52-4c5e-9c58-0d8f1a2b3c4d"
 SLICE = f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{POD.replace('-', '_')}.slice"
 
 
-def summary(cgroup: str, *, constraint: str = "MEMCG", task: str = "python3", pid: int = 4242) -> str:
+def summary(cgroup: str, *, limited: str | None = None, task: str = "python3", pid: int = 4242) -> str:
+    """Return the line. ``limited`` is the cgroup whose limit was reached; None: the node's memory was."""
+    constraint, scope = ("NONE", "global_oom") if limited is None else ("MEMCG", f"oom_memcg={limited}")
     return (
-        f"oom-kill:constraint=CONSTRAINT_{constraint},nodemask=(null),cpuset=x,mems_allowed=0-1,oom_memcg=/kubepods,"
+        f"oom-kill:constraint=CONSTRAINT_{constraint},nodemask=(null),cpuset=x,mems_allowed=0-1,{scope},"
         f"task_memcg={cgroup},task={task},pid={pid},uid=0"
     )
 
@@ -31,13 +33,23 @@ def summary(cgroup: str, *, constraint: str = "MEMCG", task: str = "python3", pi
     ],
 )
 def test_oom_kill_names_process_container_and_pod(cgroup: str) -> None:
-    finding = read_one(summary(cgroup))
+    finding = read_one(summary(cgroup, limited=cgroup))
 
     assert (finding.kind, finding.action) == (FindingKind.OOM_KILL, ActionClass.NONE)
     assert (finding.pid, finding.process_name, finding.device.pci) == (4242, "python3", None)
     assert finding.evidence[evidence.CONTAINER_ID] == CONTAINER
     assert finding.evidence[evidence.POD_UID] == POD
     assert finding.evidence[evidence.OOM_SCOPE] == "cgroup"
+
+
+def test_cgroup_named_by_a_container_shows_no_other_pod() -> None:
+    own = f"/kubepods/pod{POD}/{CONTAINER}"
+    nested = f"{own}/x,task_memcg=/kubepods/pod{POD.replace('0', '1')}/{CONTAINER.replace('4', '5')}"
+    for line in (summary(nested, limited=nested), summary(nested, limited=own), summary(nested)):
+        finding = read_one(line)
+
+        assert finding.evidence[evidence.POD_UID] == POD
+        assert finding.evidence[evidence.CONTAINER_ID] == CONTAINER
 
 
 def test_uid_of_static_pod_has_no_dashes() -> None:
@@ -47,7 +59,7 @@ def test_uid_of_static_pod_has_no_dashes() -> None:
 
 
 def test_oom_kill_outside_pods_and_of_node_is_marked() -> None:
-    finding = read_one(summary("/system.slice/ssh.service", constraint="NONE", task="a,pid=7,uid=0 x"))
+    finding = read_one(summary("/system.slice/ssh.service", task="a,pid=7,uid=0 x"))
 
     assert (finding.pid, finding.process_name) == (4242, "a,pid=7,uid=0 x")
     assert evidence.CONTAINER_ID not in finding.evidence

@@ -13,10 +13,15 @@ import re
 from dataclasses import dataclass
 
 _SUMMARY = re.compile(
-    r"oom-kill:constraint=CONSTRAINT_(?P<constraint>[A-Z_]{1,20}),.*?\btask_memcg=(?P<cgroup>/.*?),"
+    r"oom-kill:constraint=CONSTRAINT_(?P<constraint>[A-Z_]{1,20}),(?>.*?\b(?:global_oom|oom_memcg=(?=/)))"
+    r"(?P<limited>/.*?)?,task_memcg=(?P<cgroup>(?(limited)(?P=limited)|/).*?),"
     r"task=(?P<name>.{0,15}),pid=(?P<pid>[1-9]\d{0,9}),uid=\d{1,10}\s*$",
     re.ASCII | re.DOTALL,
 )
+"""The killed process is in the cgroup whose limit was reached, or below it.
+
+A container names the cgroups below its own, such as ``,task_memcg=``, and could have another pod's in the line.
+"""
 _KILLED = re.compile(
     r"(?P<memcg>Memory cgroup o|O)ut of memory(?: \(oom_kill_allocating_task\))?: "
     r"Kill(?:ed)? process (?P<pid>[1-9]\d{0,9}) \((?P<name>.{0,15})\),? (?:total-vm:\d|score \d)",
