@@ -25,6 +25,9 @@ from kubemend.common.coordination import FaultKind
 _LATE = 1.0
 """Seconds after which the question whether the cause still holds is asked again: a slow disk delays the first step."""
 
+_UNLIMITED = admission.OwnerFacts(job_restarts_left=admission.UNLIMITED_BACKOFF)
+"""The assumption while the owner is not read: it does not matter to most restarts."""
+
 
 class Attempts:
     """Attempt requests. The caller holds the pod, so that no other restart of it is decided or carried out."""
@@ -82,9 +85,7 @@ class Attempts:
         if target is None:
             return None
         pod = self._dependencies.pods.pods().get(request.target.pod.uid)
-        decision = admission.decide(
-            self._facts(request, cause, pod, target=target, owner=admission.OwnerFacts()), now=self._now()
-        )
+        decision = admission.decide(self._facts(request, cause, pod, target=target, owner=_UNLIMITED), now=self._now())
         if decision.verb is not admission.Verb.ACT or request.target.name not in decision.orders:
             return None
         return planning.name_ahead(self._dependencies.runtime, target)

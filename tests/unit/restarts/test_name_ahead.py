@@ -11,7 +11,7 @@ import pytest
 
 from kubemend.agent.model import conditions
 from kubemend.agent.model.conditions import ConditionStatus
-from kubemend.agent.model.workloads import ContainerId, ContainerState, RestartPolicy
+from kubemend.agent.model.workloads import ContainerId, ContainerState, OwnerRef, RestartPolicy
 from kubemend.agent.restart import admission
 from kubemend.agent.restarts.requests import Request
 from kubemend.common.coordination import FaultKind
@@ -55,6 +55,7 @@ def is_successor(call: Call) -> bool:
     return call.method == "CreateContainer" and call.request.config.metadata.attempt == 1  # type: ignore[attr-defined]
 
 
+JOB = OwnerRef(api_group="batch", kind="Job", name="train")
 RESERVED = f"{POD.uid}.reserved"
 
 
@@ -62,9 +63,16 @@ def condition(env: RestartEnv) -> ConditionStatus:
     return env.said.said[POD, conditions.IN_PLACE_RESTART].status
 
 
-@pytest.mark.parametrize("policy", [RestartPolicy.ALWAYS, RestartPolicy.ON_FAILURE])
-async def test_name_is_reserved_while_the_cause_is_examined(env: RestartEnv, policy: RestartPolicy) -> None:
-    await env.pod.pods.put(replace(env.pod.pods.pods()[POD.uid], restart_policy=policy))
+@pytest.mark.parametrize(
+    ("policy", "owner"),
+    [(RestartPolicy.ALWAYS, None), (RestartPolicy.ON_FAILURE, None), (RestartPolicy.ON_FAILURE, JOB)],
+)
+async def test_name_is_reserved_while_the_cause_is_examined(
+    env: RestartEnv, policy: RestartPolicy, owner: OwnerRef | None
+) -> None:
+    """The limit of a Job is not read by then."""
+    await env.pod.pods.put(replace(env.pod.pods.pods()[POD.uid], restart_policy=policy, owner=owner))
+    env.dependencies.owners.answer = admission.OwnerFacts(job_restarts_left=5)  # type: ignore[attr-defined]
     request, seen = await exited(env), []
 
     async def examined() -> str:
