@@ -55,5 +55,5 @@ def _fate(mine: ContainerSummary, views: Sequence[ContainerSummary]) -> Disposit
     newer = [view for view in others if view.generation > mine.generation]
     if any(view.state is ContainerState.RUNNING for view in newer):
         return Disposition.ENDS
-    older = [view for view in others if view not in newer and view.state is not ContainerState.CREATED]
-    return Disposition.WAITS if newer or older else Disposition.GOES_ON
+    waits = newer or any(view.state is not ContainerState.CREATED for view in others)
+    return Disposition.WAITS if waits else Disposition.GOES_ON

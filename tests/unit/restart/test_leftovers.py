@@ -84,6 +84,13 @@ def test_waiting_successor_is_removed_first(successor: ContainerSummary, removed
     assert leftovers.in_the_way([view("old", at=1), successor], still={OLD}) == removed
 
 
+def test_successor_of_a_container_that_is_not_frozen_is_kept() -> None:
+    """An ordinary restart is starting it."""
+    seen = [view("old", at=1), view("free", at=1, name="second")]
+    seen.append(view("new", at=2, state=CREATED, ours=True, name="second"))
+    assert leftovers.in_the_way(seen, still={OLD}) == ()
+
+
 @given(st.data())
 def test_two_of_a_name_never_run(data: st.DataObject) -> None:
     states = data.draw(st.lists(st.sampled_from(ContainerState), max_size=5))

@@ -7,6 +7,7 @@ import pytest
 
 from kubemend.agent.model.workloads import (
     ContainerId,
+    ContainerRole,
     ContainerSpec,
     ContainerSummary,
     RestartPolicy,
@@ -164,8 +165,8 @@ RULES = pods.intent(strategy=Strategy.RULES, trigger=ContainerId("old-trainer"))
 
 
 def test_rules_kill_the_trigger_once() -> None:
-    (kill,) = rules.next_steps(RULES, [old("trainer"), old("shipper")])
-    (end,) = rules.next_steps(RULES, [old("trainer", EXITED), old("shipper")])
+    (kill,) = rules.next_steps(RULES, [old("shipper"), old("trainer")])
+    (end,) = rules.next_steps(RULES, [old("shipper"), old("trainer", EXITED)])
     assert (kill.kind, kill.container) == (steps.StepKind.STOP, "old-trainer")
     assert (end.kind, end.reason) == (steps.StepKind.DONE, steps.StepReason.TRIGGERED)
 
@@ -192,6 +193,19 @@ def test_trigger_runs_and_its_first_matching_rule_restarts_all() -> None:
     other = RestartRule(RuleAction.RESTART, frozenset({0}), inverted=True)
     pod = builders.pod(containers=(spec("a"), spec("b", other, KILLED), spec("c", KILLED, running=False)))
     assert rules.trigger(pod, preferred="b") is None
+
+
+def test_init_container_is_no_trigger() -> None:
+    """It has ended for good, and a fault that waits for it would be forgotten after ten minutes."""
+    for running in (True, False):
+        init = replace(spec("a", KILLED, running=running), role=ContainerRole.INIT)
+        pod = builders.pod(containers=(init, spec("b")))
+        assert rules.trigger(pod, preferred="a") is None
+        assert not rules.has_ended_trigger(pod)
+
+
+def test_only_a_container_with_the_rule_is_awaited() -> None:
+    assert not rules.has_ended_trigger(builders.pod(containers=(spec("a", running=False), spec("b"))))
 
 
 @pytest.mark.parametrize(
