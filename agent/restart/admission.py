@@ -333,7 +333,7 @@ def _refuse_by_opt_in(
 
 
 def _refuse_own(pod: PodView, *, own_pod_uid: str | None) -> Decision | None:
-    if own_pod_uid is not None and pod.ref.uid == own_pod_uid:
+    if pod.ref.uid == own_pod_uid:
         return _refuse(Reason.OWN_POD, "the agent does not restart itself")
     return None
 

@@ -14,6 +14,7 @@ from kubemend.agent.model.workloads import (
     OwnerRef,
     PodRef,
     PodUid,
+    Probe,
     RestartPolicy,
     RestartRule,
     RuleAction,
@@ -63,7 +64,7 @@ def main(**changes: Any) -> tuple[ContainerSpec, ...]:
 
 
 def test_opted_in_container_on_usable_device_is_admitted() -> None:
-    decision = admission.decide(facts(), now=NOW)
+    decision = admission.decide(facts(own_pod_uid="uid-of-the-agent"), now=NOW)
     assert (decision.verb, decision.strategy, decision.grace_seconds) == (Verb.ACT, intents.Strategy.SWAP, 0.0)
     assert decision.orders == {"trainer": intents.SwapOrder.STOP_FIRST}
 
@@ -129,6 +130,11 @@ REFUSALS = [
         {"pod": builders.pod(annotations=OPT_IN | {"kubemend.io/containers": "other"})},
         Reason.NOT_SELECTED,
         id="not-selected",
+    ),
+    pytest.param(
+        {"pod": builders.pod(containers=(*main(), *main(name="gpus", holds_devices=True)))},
+        Reason.NOT_SELECTED,
+        id="a-log-shipper-next-to-the-container-with-the-devices",
     ),
     pytest.param(
         {"pod": builders.pod(containers=main(post_start=UnsupportedHook("tcpSocket")), restart_policy=NEVER)},
@@ -358,6 +364,14 @@ def test_never_job_ignores_its_backoff_limit() -> None:
     assert admission.decide(facts(pod=pod, owner=None), now=NOW).verb is Verb.ACT
 
 
+def test_successor_that_keeps_paths_starts_after_the_old_container_unless_they_are_copied() -> None:
+    """They are renamed, which the old program would notice; with a rebuilt config they are copied."""
+    pod = builders.pod(restart_policy=RestartPolicy.ALWAYS, annotations=OPT_IN | {"kubemend.io/keep": "/cache"})
+    for rebuilt, order in ((False, intents.SwapOrder.STOP_FIRST), (True, intents.SwapOrder.START_ELSE_CREATE_FIRST)):
+        holding = facts(pod=pod, can_hold=True, runtime=runtime(config_is_rebuilt=rebuilt))
+        assert admission.decide(holding, now=NOW).orders == {"trainer": order}
+
+
 def test_selected_containers_are_swapped_together() -> None:
     containers = (*main(), *main(name="logger"), *main(name="bystander"))
     pod = builders.pod(containers=containers, annotations=OPT_IN | {"kubemend.io/containers": "trainer, logger"})
@@ -386,6 +400,13 @@ def test_end_of_the_newest_container_is_restarted_also_after_a_failed_successor(
         runtime(container=ContainerId("new"), state=ContainerState.EXITED, exit_code=1),
     ):
         assert admission.decide(facts(cause=ended, runtime=newest), now=NOW).verb is Verb.ACT
+
+
+def test_end_of_a_container_is_not_held_against_one_that_started_and_ended_later() -> None:
+    """That one's own end is another event, with a decision of its own."""
+    later = runtime(container=ContainerId("new"), state=ContainerState.EXITED, exit_code=1, started_at=NOW)
+    decision = admission.decide(facts(cause=cause(container=ContainerId("old")), runtime=later), now=NOW)
+    assert (decision.verb, decision.reason) == (Verb.REFUSE, Reason.ALREADY_REPLACED)
 
 
 def test_end_of_a_container_before_its_start_is_restarted_because_the_clock_was_set_back() -> None:
@@ -450,6 +471,21 @@ def test_agents_own_pod_is_not_held() -> None:
     assert admission.not_held(pod, opted_in_namespaces=frozenset(), own_pod_uid=None) is None
 
 
+def test_pod_of_a_namespace_that_has_opted_in_is_held() -> None:
+    pod = builders.pod(annotations={})
+    assert admission.not_held(pod, opted_in_namespaces=frozenset({"default"}), own_pod_uid=None) is None
+
+
+def test_group_that_restarts_with_none_of_its_pods_is_admitted() -> None:
+    group = builders.pod(labels={gangs.LWS_NAME: "g"})
+    assert admission.decide(facts(pod=group, owner=admission.OwnerFacts(group_policy="None")), now=NOW).verb is Verb.ACT
+
+
+def test_job_whose_limit_is_unknown_is_refused() -> None:
+    decision = admission.decide(facts(pod=builders.pod(owner=JOB)), now=NOW)
+    assert (decision.verb, decision.reason) == (Verb.REFUSE, Reason.JOB_BACKOFF)
+
+
 def test_round_counts_all_job_pods_and_never_waits_for_owner() -> None:
     """Each agent decides for its own pod, at the same time: none sees what the others add to the Job's count."""
     pod = builders.pod(owner=JOB)
@@ -458,7 +494,9 @@ def test_round_counts_all_job_pods_and_never_waits_for_owner() -> None:
     too_few = admission.OwnerFacts(job_restarts_left=7, job_pods=4)
     assert admission.decide(facts(pod=pod, owner=enough, asked=by_round), now=NOW).verb is Verb.ACT
     assert admission.decide(facts(pod=pod, owner=too_few, asked=by_round), now=NOW).reason is Reason.JOB_BACKOFF
-    assert admission.decide(facts(pod=pod, owner=too_few), now=NOW).verb is Verb.ACT
+    for one in (None, overrides.RestartOverrides()):
+        assert admission.decide(facts(pod=pod, owner=too_few, asked=one), now=NOW).verb is Verb.ACT
+        assert admission.decide(facts(pod=pod, owner=None, asked=one), now=NOW).verb is Verb.POSTPONE
     unknown = admission.decide(facts(pod=pod, owner=None, asked=by_round), now=NOW)
     assert (unknown.verb, unknown.reason) == (Verb.REFUSE, Reason.OWNER_UNKNOWN)
 
@@ -519,6 +557,24 @@ def test_a_program_restarted_by_its_launcher_counts_against_no_backoff_limit() -
     ]
     assert [each.reason for each in decisions] == [Reason.ADMITTED, Reason.JOB_BACKOFF]
     assert decisions[0].strategy is intents.Strategy.PROCESS
+
+
+def test_a_person_restarts_the_container_and_a_round_the_program_unless_it_has_probes() -> None:
+    asked = (None, ROUND, overrides.RestartOverrides())
+    of = {
+        probes: [
+            admission.decide(
+                facts(
+                    pod=builders.pod(containers=main(liveness=probes)), runtime=runtime(launcher=LAUNCHER), asked=each
+                ),
+                now=NOW,
+            ).strategy
+            for each in asked
+        ]
+        for probes in (None, Probe())
+    }
+    process_, swap = intents.Strategy.PROCESS, intents.Strategy.SWAP
+    assert of == {None: [process_, process_, swap], Probe(): [process_, swap, swap]}
 
 
 def test_a_fault_before_the_launchers_own_restart_needs_no_other() -> None:

@@ -89,7 +89,7 @@ def test_unset_fields_follow_the_annotations() -> None:
     annotations = {"kubemend.io/strategy": "rerun", "kubemend.io/grace-period": "30s"}
     pod = {"annotations": annotations, "restart_policy": RestartPolicy.ALWAYS}
     decision = decide(RestartOverrides(), pod=pod)
-    assert (decision.strategy, decision.grace_seconds) == (Strategy.RERUN, 30.0)
+    assert (decision.strategy, decision.grace_seconds, decision.orders) == (Strategy.RERUN, 30.0, {})
 
 
 def test_exhausted_budget_does_not_delay_a_manual_request() -> None:
@@ -109,6 +109,14 @@ SAFETY = [
         {"pod": {"annotations": {"jobset.sigs.k8s.io/in-place-restart-attempt": "2"}}}, Reason.JOBSET, id="jobset"
     ),
     pytest.param({"own_pod_uid": "uid-1"}, Reason.OWN_POD, id="the-agent-itself"),
+    pytest.param(
+        {"pod": {"containers": (replace(TRAINER, role=ContainerRole.INIT),)}},
+        Reason.INIT_CONTAINER,
+        id="init-container",
+    ),
+    pytest.param(
+        {"pod": {"annotations": {"kubemend.io/containers": "shipper"}}}, Reason.NOT_SELECTED, id="not-selected"
+    ),
     pytest.param(
         {"pod": {"owner": JOB}, "owner": admission.OwnerFacts(job_restarts_left=0)}, Reason.JOB_BACKOFF, id="job"
     ),
