@@ -528,6 +528,12 @@ def test_member_with_reports_of_progress_is_waited_for() -> None:
     assert "the last step that its agent reported is ProcessExiting" in lost.message
 
 
+def test_member_has_its_time_to_stop_also_if_slow_ones_have_less() -> None:
+    play = Play(builders.gang(2), limits=Limits(slow=1.0))
+    play.tell(after=LIMITS.stop - 1.0)
+    assert play.stands(0) is MemberPhase.STOPPING
+
+
 def test_late_lost_connection_in_slow_stop_gets_reconnect_time() -> None:
     play = Play(builders.gang(2))
     play.reported(StepPhase.STOPPED, 1)
@@ -953,6 +959,58 @@ def test_pod_that_fails_after_decision_is_recreated() -> None:
     assert [(each.pod.uid, each.reason) for each in play.wanted(Recreate)] == [(uid(1), "PodFailed")]
 
 
+def test_pod_that_fails_while_others_stop_is_recreated_and_blocks_nothing() -> None:
+    play = Play(builders.gang(2))
+    play.tell(seen(0, phase=PodPhase.FAILED))
+    assert [(each.pod.uid, each.reason) for each in play.wanted(Recreate)] == [(uid(0), "PodFailed")]
+    assert play.round.blocking == 1
+
+
+def test_protected_pod_that_fails_while_others_stop_is_left_out() -> None:
+    play = Play([builders.member(0, owner=None), builders.member(1)])
+    play.tell(seen(0, owner=None, phase=PodPhase.FAILED))
+    play.reported(StepPhase.STOPPED, 1)
+    assert (play.wanted(Recreate), pods(play.wanted(Release))) == ([], {uid(1)})
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        (seen(1, phase=PodPhase.FAILED), "PodFailed"),
+        (NodeChanged(NodeName("node-1"), connected=False, lost=True, out_of_service=True), "NodeOutOfService"),
+    ],
+    ids=["pod", "node"],
+)
+def test_member_that_fails_with_its_pod_after_the_release_leaves_gang_degraded(event: RoundEvent, reason: str) -> None:
+    play = Play(builders.gang(2))
+    play.reported(StepPhase.STOPPED, 0, 1)
+    play.reported(StepPhase.RUNNING, 0)
+    play.tell(event)
+    assert (play.round.phase, play.round.members[uid(1)].reason) == (Phase.DEGRADED, reason)
+    assert play.wanted(Recreate) == []
+
+
+def test_pod_that_has_succeeded_is_not_awaited() -> None:
+    play = Play(builders.gang(2))
+    play.reported(StepPhase.STOPPED, 1)
+    play.tell(seen(0, phase=PodPhase.SUCCEEDED))
+    assert (play.stands(0), pods(play.wanted(Release))) == (MemberPhase.COMPLETED, {uid(1)})
+
+
+def test_member_that_its_agent_refuses_as_completed_fails_nothing() -> None:
+    play = Play(builders.gang(2))
+    play.reported(StepPhase.REFUSED, 0, reason="Completed")
+    play.reported(StepPhase.STOPPED, 1)
+    assert (play.stands(0), pods(play.wanted(Release))) == (MemberPhase.COMPLETED, {uid(1)})
+
+
+@pytest.mark.parametrize("over", [{"deleting": True}, {"phase": PodPhase.SUCCEEDED}, {"phase": PodPhase.FAILED}])
+def test_new_pod_that_ends_already_is_no_replacement(over: dict[str, Any]) -> None:
+    play = Play(builders.gang(2), decision=RECREATE_0)
+    play.tell(PodGone(uid(0)), seen(0, 1, **over))
+    assert uid(0, 1) not in play.round.members
+
+
 def test_too_early_self_release_fails_round_and_begins_another() -> None:
     play = Play(builders.gang(2))
     play.reported(StepPhase.STOPPED, 0)
@@ -1114,6 +1172,31 @@ def test_rolling_round_recreates_member_and_awaits_replacement() -> None:
     assert (play.stands(0, 1), play.stands(1)) == (MemberPhase.RUNNING, MemberPhase.STOPPING)
 
 
+def test_rolling_round_ends_for_a_replacement_that_does_not_run_in_time() -> None:
+    play = rolling(2, 1)
+    play.reported(StepPhase.STUCK, 0)
+    play.tell(PodGone(uid(0)), arrived(0))
+    play.tell(after=LIMITS.recreated - 1.0)
+    assert play.stands(0, 1) is MemberPhase.JOINING
+    play.tell(after=1.0)
+    assert (play.round.phase, play.stands(0, 1), play.stands(1)) == (
+        Phase.DEGRADED,
+        MemberPhase.FAILED,
+        MemberPhase.WAITING,
+    )
+
+
+def test_rolling_round_ends_if_an_agent_has_not_begun_to_stop_its_member() -> None:
+    """Its round was aborted by the leader before: the container was not restarted."""
+    play = rolling(2, 1)
+    play.reported(StepPhase.SELF_RELEASED, 0, reason="Aborted")
+    assert (play.round.phase, play.stands(0), play.stands(1)) == (
+        Phase.DEGRADED,
+        MemberPhase.FAILED,
+        MemberPhase.WAITING,
+    )
+
+
 # ---- a new leader ----
 
 
@@ -1269,6 +1352,12 @@ def taken_over_without_node(**state: Any) -> Play:
     play.take(machine.resume(REF, kept=kept, members=play.members.values(), nodes=nodes, now=play.now))
     play.tell(NodeChanged(NODE_0, connected=False, lost=True, out_of_service="out_of_service" in state))
     return play
+
+
+def test_new_leader_recreates_all_if_that_was_decided() -> None:
+    everything = Decision(Kind.RECREATE_ALL, Reason.MEMBERS_LOST)
+    advance = resumed(builders.gang(2), decision=everything)
+    assert {each.pod.uid for each in advance.effects if isinstance(each, Recreate)} == {uid(0), uid(1)}
 
 
 def test_new_leader_detects_lost_nodes_itself() -> None:
