@@ -34,6 +34,10 @@ def opens_at(closed: Closed | None) -> float | None:
     return closed.until if closed is not None else None
 
 
+def test_a_pod_has_twice_the_budget_of_a_container() -> None:
+    assert SMALL.of_pod == Window(10, 1000.0)
+
+
 # ---- one container ----
 
 
@@ -96,6 +100,12 @@ def test_last_containers_of_a_fault_are_restarted_despite_spent_budget() -> None
     past = row(0, 10, 20, 30)
     assert ON_DEVICE.closed(past, now=31, died_at=30.5) is None
     assert ON_DEVICE.closed(past, now=33, died_at=33) is not None
+
+
+def test_each_fault_of_a_device_counts_once_however_many_containers_it_hits() -> None:
+    past = [begun(fault + delay, fault) for fault in (0, 10, 20, 30) for delay in (0.25, 0.5)]
+    assert ON_DEVICE.closed(past[:-2], now=31, died_at=31) is None
+    assert opens_at(ON_DEVICE.closed(past, now=41, died_at=41)) == 1000.25
 
 
 # ---- the node ----
