@@ -48,7 +48,7 @@ def select(
     meant = targets(pod, named=named)
     wanted = [spec.name for spec in pod.containers if spec.name in meant]
     wanted += sorted(meant - set(wanted))  # admission reports that there is no such container
-    completed = frozenset(name for name in wanted if _completed(pod, name, seen=seen, exit_codes=exit_codes))
+    completed = frozenset(name for name in wanted if _completed(pod, name, exit_codes=exit_codes))
     left = [name for name in wanted if name not in completed]
     begun = [name for name in left if name in seen or pod.container(name) is None]
     begun.sort(key=lambda name: (not _has_ended(seen.get(name)), pod.policy_of(name) is not RestartPolicy.NEVER))
@@ -65,6 +65,5 @@ def _has_ended(view: ContainerSummary | None) -> bool:
     return view is not None and view.state is ContainerState.EXITED
 
 
-def _completed(pod: PodView, name: str, *, seen: Mapping[str, ContainerSummary], exit_codes: Mapping[str, int]) -> bool:
-    final = pod.policy_of(name) is not RestartPolicy.ALWAYS
-    return final and _has_ended(seen.get(name)) and exit_codes.get(name) == 0
+def _completed(pod: PodView, name: str, *, exit_codes: Mapping[str, int]) -> bool:
+    return pod.policy_of(name) is not RestartPolicy.ALWAYS and exit_codes.get(name) == 0

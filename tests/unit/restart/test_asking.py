@@ -47,8 +47,9 @@ def test_requested_name_overrides_the_annotation() -> None:
 
 
 def test_ambiguous_request_names_the_choices() -> None:
-    with pytest.raises(overrides.AmbiguousTargetError, match="--container: trainer, logger"):
-        container(RestartOverrides(), SIDECAR, TRAINER, LOGGER)
+    for strategy in (None, Strategy.SWAP, Strategy.PROCESS):
+        with pytest.raises(overrides.AmbiguousTargetError, match="--container: trainer, logger"):
+            container(RestartOverrides(strategy=strategy), SIDECAR, TRAINER, LOGGER)
 
 
 @pytest.mark.parametrize("strategy", [Strategy.RERUN, Strategy.RESET, Strategy.RULES])

@@ -34,6 +34,12 @@ def opens_at(closed: Closed | None) -> float | None:
     return closed.until if closed is not None else None
 
 
+def test_restart_of_unknown_containers_counts_for_each_of_its_pod() -> None:
+    past = [replace(begun(1.0), containers=names) for names in (frozenset[str](), frozenset({"other"}))]
+    history = counts.History.of(past, target=builders.TARGET, device=None, now=2.0)
+    assert (history.container, history.pod) == ((past[0],), tuple(past))
+
+
 def test_a_pod_has_twice_the_budget_of_a_container() -> None:
     assert SMALL.of_pod == Window(10, 1000.0)
 

@@ -134,6 +134,8 @@ def test_doubt_is_short_unless_the_pod_may_be_ending() -> None:
     assert exits.doubt(error, ExitContext(node_ends_pods=True)) == exits.PATIENT
     assert exits.doubt(error, ExitContext(stop_unread=True), quick=0.0) == exits.QUICK
     assert exits.QUICK < exits.doubt(error, ExitContext(stop_unread=True, lag=0.5), quick=0.0) < exits.PATIENT
+    assert exits.doubt(error, ExitContext(has_hook=True), quick=0.0) == exits.QUICK
+    assert exits.doubt(error, ExitContext(lag=0.5), quick=0.0) == 0.0, "a restart of one pod waits for nothing"
     assert exits.doubt(error, ExitContext(stop_unread=True, others_run=True), quick=0.0) == exits.PATIENT
 
 

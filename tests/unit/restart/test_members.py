@@ -52,6 +52,13 @@ def test_only_containers_with_devices_are_selected_if_any() -> None:
     assert select(builders.pod(containers=tuple(specs))).restarted == ("trainer",)
 
 
+def test_of_ended_containers_one_that_never_runs_again_comes_first() -> None:
+    """The decision examines the first one most closely."""
+    never = [replace(spec, restart_policy=RestartPolicy.NEVER if spec.name == "logger" else None) for spec in SPECS]
+    selection = select(builders.pod(containers=tuple(never)), exited={"trainer": 1, "logger": 1})
+    assert selection.restarted == ("logger", "trainer")
+
+
 def test_named_containers_override_targets_even_sidecars() -> None:
     assert set(select(pod(), named=frozenset({"trainer", "shipper"})).restarted) == {"trainer", "shipper"}
 
