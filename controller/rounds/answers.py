@@ -61,6 +61,9 @@ def _on_running(draft: RoundBuilder, one: MemberState, result: StepResult) -> No
         draft.change(
             result.pod, phase=MemberPhase.RUNNING, running=draft.elapsed, self_released=True, **_measured(result)
         )
+    elif draft.phase is Phase.STOPPING and not (draft.state.resumed or draft.state.rolling):
+        # No leader has released it. A compromised node must not have the others released next to old containers.
+        _on_self_released(draft, one, result)
     elif one.phase in (*BEFORE_RELEASE, MemberPhase.RELEASING):
         # A previous leader released it, which was not known here: then all old containers were dead.
         draft.proven |= one.phase is not MemberPhase.RELEASING and not draft.state.rolling

@@ -129,6 +129,17 @@ def test_all_members_stop_then_release_then_done() -> None:
     assert (play.advance.wake_at, play.advance.again) == (None, ())
 
 
+def test_member_that_says_to_run_before_any_release_releases_no_other() -> None:
+    """Its node may be compromised: the others' old containers run."""
+    play = Play(builders.gang(3))
+    play.reported(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.RUNNING, 0)
+
+    assert play.wanted(Release) == []
+    assert play.round.phase is Phase.FAILED
+    assert [again.pod for again in play.advance.again] == [uid(0)]  # within the gang's budget
+
+
 def test_release_waits_for_deaths_and_not_for_starts() -> None:
     play = Play(builders.gang(2))
     play.reported(StepPhase.STOPPED, 0, reason="NotStarted")
