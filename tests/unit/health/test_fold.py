@@ -102,6 +102,15 @@ def test_device_that_does_not_answer_is_unknown(answers: bool | None) -> None:
         pytest.param([XID79, BACK], Health.UNHEALTHY, "Xid79", id="off-the-bus-needs-a-reboot"),
         pytest.param([LOST, BACK], Health.HEALTHY, "Healthy", id="lost-and-back"),
         pytest.param([XID31, DRIVER_RESET], Health.UNHEALTHY, "RecoveryAction1", id="the-driver-may-raise-it"),
+        pytest.param(
+            [xid(31, ActionClass.RESTART_APP, 60.0), DRIVER_RESET], Health.UNHEALTHY, "RecoveryAction1", id="also-late"
+        ),
+        pytest.param(
+            [DRIVER_RESET, dataclasses.replace(CHANGED_TO_UNKNOWN, observed_at=60.0)],
+            Health.UNHEALTHY,
+            "RecoveryAction1",
+            id="and-a-line-without-its-action-does-not-lower-it",
+        ),
         pytest.param([DRIVER_RESET, DRIVER_NONE], Health.HEALTHY, "Healthy", id="driver-none-ends-its-recommendation"),
         pytest.param([UNKNOWN], Health.UNKNOWN, "Xid999", id="unknown-code-is-unknown"),
         pytest.param([UNKNOWN, DRIVER_NONE], Health.DEGRADED, "Xid999", id="driver-none-licences-a-restart"),
@@ -130,6 +139,14 @@ def test_device_that_does_not_answer_is_unknown(answers: bool | None) -> None:
 def test_verdict(findings: list[Finding], health: Health, reason: str) -> None:
     result = fold.verdict(folded(*findings), GPU, answers=True)
     assert (result.health, result.reason) == (health, reason)
+
+
+def test_repeated_fault_is_one_with_its_first_and_last_time_and_worst_action() -> None:
+    reset, restart = ActionClass.RESET_DEVICE, ActionClass.RESTART_APP
+    (latch,) = folded(
+        xid(94, reset, 7.0), xid(94, restart, 5.0), xid(94, restart, 9.0), xid(94, restart, 8.0)
+    ).active_faults(GPU)
+    assert (latch.action, latch.count, latch.first_seen, latch.last_seen) == (reset, 4, 5.0, 9.0)
 
 
 def test_evidence_from_before_the_fault_clears_nothing() -> None:
@@ -196,6 +213,17 @@ def test_lost_gpu_without_a_known_place_is_over_with_the_boot() -> None:
     assert fold.after_reboot(folded(LOST), boot_id="boot-2", places={}).devices == {}
 
 
+def test_only_a_lost_gpu_is_missed_at_its_place() -> None:
+    places = {GPU: "0000:41:00.0"}
+    assert fold.after_reboot(folded(XID48), boot_id="boot-2", places=places).devices == {}
+    broken = folded(dataclasses.replace(LOST, action=ActionClass.REPLACE))
+    assert fold.after_reboot(broken, boot_id="boot-2", places=places).devices.keys() == {GPU}
+
+
+def test_first_boot_is_recorded_so_that_the_next_one_is_a_reboot() -> None:
+    assert fold.after_reboot(fold.HealthState(), boot_id="boot-1", places={}).boot_id == "boot-1"
+
+
 def test_agent_restart_on_same_boot_clears_nothing() -> None:
     assert fold.after_reboot(folded(XID79), boot_id="boot-1", places={}) == folded(XID79)
 
@@ -239,6 +267,15 @@ def test_faults_of_two_names_of_a_device_are_merged() -> None:
     assert fold.renamed(known, {"0000:41:00.0": GPU}) == known
 
 
+def test_fault_of_two_names_keeps_its_worst_action_and_first_time() -> None:
+    reset, restart = xid(94, ActionClass.RESET_DEVICE, at=3.0), xid(94, ActionClass.RESTART_APP, at=7.0)
+    for of_place, of_uuid in ((reset, restart), (restart, reset)):
+        state = fold.fold(fold.HealthState(), of_place, device="0000:41:00.0")
+        state = fold.fold(state, of_uuid, device=GPU)
+        (latch,) = fold.renamed(state, {"0000:41:00.0": GPU}).active_faults(GPU)
+        assert (latch.action, latch.first_seen, latch.last_seen) == (ActionClass.RESET_DEVICE, 3.0, 7.0)
+
+
 CATALOG = catalog_file.builtin()
 DOUBLE_BIT = xid(48, ActionClass.ASK_DRIVER, at=10.0)
 CLEANUP = xid(43, ActionClass.RESTART_APP, at=10.5)
@@ -265,6 +302,11 @@ def test_cause_suppresses_its_effect_in_either_order(order: tuple[Finding, Findi
 
 def test_finding_long_after_a_cause_is_not_its_effect() -> None:
     assert held_after(DOUBLE_BIT, xid(43, ActionClass.RESTART_APP, at=10.0 + fold.HOLD + 1)) == {"Xid48", "Xid43"}
+
+
+def test_fault_long_before_a_cause_is_not_its_effect() -> None:
+    late = dataclasses.replace(DOUBLE_BIT, observed_at=CLEANUP.observed_at + fold.HOLD + 1)
+    assert held_after(CLEANUP, late) == {"Xid43", "Xid48"}
 
 
 def test_more_severe_fault_is_never_suppressed() -> None:
