@@ -56,6 +56,8 @@ def leaving(*indexes: int) -> dict[NodeName, NodeView]:
     return {name: replace(node, leaving=name in names) for name, node in builders.nodes(3).items()}
 
 
+ALL_FAILED = tuple(builders.member(each, phase=PodPhase.FAILED) for each in range(3))
+ONE_AN_HOUR = with_one(0, annotations={**builders.OPTED_IN, "kubemend.io/max-restarts": "1"})
 YOUNG = tuple(Past(NOW - age, NOW - age - 1.0, "train/0", "Exit1") for age in (40.0, 30.0, 3.0))
 FULL = tuple(Past(NOW - 100.0 * age, NOW - 100.0 * age - 1.0) for age in range(10, 0, -1))
 
@@ -72,6 +74,7 @@ FULL = tuple(Past(NOW - 100.0 * age, NOW - 100.0 * age - 1.0) for age in range(1
         ({"cause": builders.fault(7)}, Kind.OBSERVE, Reason.MEMBER_GONE),
         ({"members": with_one(0, deleting=True)}, Kind.OBSERVE, Reason.MEMBER_GONE),
         ({"members": with_one(0, phase=PodPhase.SUCCEEDED)}, Kind.OBSERVE, Reason.MEMBER_COMPLETED),
+        ({"members": (*builders.gang(3), builders.member(0, generation=1))}, Kind.OBSERVE, Reason.MEMBER_GONE),
         ({"cause": builders.fault(exit_code=0)}, Kind.OBSERVE, Reason.MEMBER_COMPLETED),
         ({"closed": "Suspended"}, Kind.OBSERVE, Reason.SUSPENDED),
         ({"closed": "Suspended", "cause": request()}, Kind.OBSERVE, Reason.SUSPENDED),
@@ -107,6 +110,9 @@ FULL = tuple(Past(NOW - 100.0 * age, NOW - 100.0 * age - 1.0) for age in range(1
         ({"nodes": lost(1)}, Kind.IN_PLACE_AND_RECREATE, Reason.MEMBERS_LOST),
         ({"nodes": lost(1, ready=False)}, Kind.IN_PLACE_AND_RECREATE, Reason.MEMBERS_LOST),
         ({"nodes": lost(1, ready=True, out_of_service=True)}, Kind.IN_PLACE_AND_RECREATE, Reason.MEMBERS_LOST),
+        ({"cause": request(), "nodes": lost(1)}, Kind.IN_PLACE_AND_RECREATE, Reason.MEMBERS_LOST),
+        ({"members": ALL_FAILED}, Kind.RECREATE_ALL, Reason.MEMBERS_LOST),
+        ({"members": ALL_FAILED, "cause": request()}, Kind.RECREATE_ALL, Reason.MEMBERS_LOST),
         ({"nodes": {}}, Kind.IN_PLACE, Reason.MEMBER_FAILED),
         ({"members": with_one(1, phase=PodPhase.FAILED)}, Kind.IN_PLACE_AND_RECREATE, Reason.MEMBERS_LOST),
         ({"cause": request(recreate=True)}, Kind.RECREATE_ALL, Reason.RECREATION_REQUESTED),
@@ -126,6 +132,7 @@ FULL = tuple(Past(NOW - 100.0 * age, NOW - 100.0 * age - 1.0) for age in range(1
         ({"nodes": leaving(1), "history": FULL}, Kind.FAIL, Reason.BUDGET_SPENT),
         ({"nodes": leaving(0), "members": builders.gang(1)}, Kind.RECREATE_ALL, Reason.MAINTENANCE_PLANNED),
         # budget
+        ({"limit": 20, "used": 3, "members": ONE_AN_HOUR, "history": YOUNG[:1]}, Kind.FAIL, Reason.BUDGET_SPENT),
         ({"history": YOUNG}, Kind.POSTPONE, Reason.NO_PROGRESS),
         ({"history": tuple(replace(each, slot="", code="") for each in YOUNG)}, Kind.POSTPONE, Reason.BACKOFF),
         ({"history": FULL}, Kind.FAIL, Reason.BUDGET_SPENT),
@@ -173,8 +180,10 @@ def test_container_without_restart_costs_gang_nothing(kind: FaultKind) -> None:
     beside = builders.fault(0, kind=kind, container="debugger-x7k2p", exit_code=code, action_class="RestartApp")
     decision = table.decide(Facts(cause=beside, members=members, nodes=builders.nodes(3)), now=builders.NOW)
     assert (decision.kind, decision.reason) == (Kind.OBSERVE, Reason.NOT_SELECTED)
-    hit = replace(beside, container="trainer")
-    assert table.decide(Facts(cause=hit, members=members, nodes=builders.nodes(3)), now=builders.NOW).kind.begins_round
+    for container in ("trainer", ""):  # a fault without a container concerns the pod
+        hit = replace(beside, container=container)
+        decision = table.decide(Facts(cause=hit, members=members, nodes=builders.nodes(3)), now=builders.NOW)
+        assert decision.kind.begins_round
 
 
 def test_gang_may_ask_for_fewer_rounds() -> None:
