@@ -91,6 +91,8 @@ FULL = tuple(Past(NOW - 100.0 * age, NOW - 100.0 * age - 1.0) for age in range(1
         ({"members": with_one(1, annotations={})}, Kind.OBSERVE, Reason.NOT_OPTED_IN),
         ({"members": with_one(1, annotations={}), "opted_in_namespaces": frozenset({"team"})}, Kind.IN_PLACE, None),
         ({"members": with_one(1, annotations={}, phase=PodPhase.SUCCEEDED)}, Kind.IN_PLACE, None),
+        ({"members": with_one(1, annotations={}, deleting=True)}, Kind.IN_PLACE, None),
+        ({"members": with_one(1, annotations={}, phase=PodPhase.FAILED)}, Kind.OBSERVE, Reason.NOT_OPTED_IN),
         ({"members": with_one(1, annotations={"kubemend.io/restart": "yes"})}, Kind.OBSERVE, Reason.BAD_ANNOTATION),
         ({"dry_run": True}, Kind.OBSERVE, Reason.DRY_RUN),
         # devices
