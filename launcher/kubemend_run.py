@@ -1129,6 +1129,18 @@ def variables_at_start(pid: int) -> list[bytes]:
     return []
 
 
+def environ_at_start() -> dict[str, str]:
+    """Return the environment with which this process was started, which is the container's.
+
+    A ``sitecustomize`` of the image may have changed ``os.environ`` since: a tracer removes itself from PYTHONPATH, and
+    would not be in the program.
+    """
+    pairs = [each.partition(b"=") for each in variables_at_start(os.getpid()) if each]
+    if not pairs or not all(separator for _, separator, _ in pairs):  # without /proc, or a process title is there
+        return dict(os.environ)
+    return {os.fsdecode(key): os.fsdecode(value) for key, _, value in reversed(pairs)}  # the first of a name counts
+
+
 def device_of(pid: int, prefixes: tuple[str, ...]) -> str:
     """Return a device that a process has open or mapped, by path prefix; empty if it has none."""
     paths = open_files(pid)
@@ -1755,7 +1767,7 @@ class Launcher:
             options.initial_backoff,
         )
         self._past = Past()
-        self._environ = dict(os.environ)
+        self._environ = environ_at_start()
         count = self._environ.get(COUNT, "")
         self._restarts = _natural(count)
         self._stopping, self._stopping_until = 0, 0.0

@@ -231,6 +231,22 @@ if "kubemend_run" in open("/proc/self/cmdline").read():
 """
 
 
+@pytest.mark.pythons
+async def test_tracer_that_removes_itself_from_the_path_is_in_the_program_too(launcher: Running) -> None:
+    """As OpenTelemetry's does, so that subprocesses are not traced: the program is a subprocess of the launcher."""
+    folder = launcher.folder / "tracer"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text("import os, sys; sys.traced = os.environ.pop('PYTHONPATH')")
+    launcher.environ["PYTHONPATH"] = str(folder)
+    launcher.start("--max-restarts", "1")
+    for number in (1, 2):
+        await launcher.spare(number + 1)
+        launcher.order(f"print(sys.traced, os.environ.get('PYTHONPATH'), flush=True); sys.exit({2 - number})")
+        await launcher.nth(2, "begin")
+    assert await launcher.ended() == 0
+    assert launcher.stdout() == f"{folder} None\n" * 2
+
+
 async def test_what_the_images_sitecustomize_starts_in_the_launcher_does_not_delay_its_end(launcher: Running) -> None:
     """As a tracer that is added to each Python of a pod, and whose collector does not answer."""
     launcher.environ["PYTHONPATH"] = str(launcher.folder)
