@@ -711,6 +711,20 @@ def test_replacement_gets_hold_order_once_it_has_node() -> None:
     assert pods(play.wanted(Stop)) == {uid(0, 1)}
 
 
+def test_orders_to_a_replacement_are_repeated_until_it_runs() -> None:
+    play = Play(builders.gang(2), decision=RECREATE_0)
+    play.tell(PodGone(uid(0)), arrived(0))
+    play.reported(StepPhase.STOPPED, 1)
+    play.wanted(Stop)
+    play.tell(after=LIMITS.resend)
+    assert pods(play.wanted(Stop)) == {uid(0, 1)}
+    play.tell(after=LIMITS.hold_for_recreated)
+    assert pods(play.wanted(Release)) == {uid(0, 1), uid(1)}
+    play.reported(StepPhase.RUNNING, 1)
+    play.tell(after=LIMITS.resend)
+    assert pods(play.wanted(Release)) == {uid(0, 1)}
+
+
 def test_replacement_held_after_release_is_released_at_once() -> None:
     play = Play(builders.gang(2), decision=RECREATE_0)
     play.reported(StepPhase.STOPPED, 1)
@@ -739,8 +753,9 @@ def test_replacement_without_order_runs_and_is_reported() -> None:
     play.tell(PodGone(uid(0)), arrived(0))
     play.tell(seen(0, 1), after=LIMITS.hold_for_recreated)
     play.reported(StepPhase.RUNNING, 1)
-    assert not play.round.phase.is_final
-    play.tell(after=LIMITS.release)
+    play.tell(after=LIMITS.release - 1.0)
+    assert not play.round.phase.is_final, "its agent may still report it"
+    play.tell(after=1.0)
     assert play.round.phase is Phase.DONE
     assert _condition(play)["reason"] == "RanUnheld"
 
@@ -1032,6 +1047,57 @@ def test_too_early_self_release_fails_round_and_begins_another() -> None:
     assert _condition(play)["reason"] == "RanUnheld"
 
 
+def test_failed_member_that_its_agent_releases_too_early_fails_the_round() -> None:
+    """Its processes may run next to old containers."""
+    play = one_cannot_be_started(2)
+    play.reported(StepPhase.SELF_RELEASED, 0, reason="HoldTimeout")
+    assert (play.round.phase, play.round.reason) == (Phase.FAILED, "SelfReleased")
+
+
+@pytest.mark.parametrize("phase", StepPhase)
+def test_result_of_an_unknown_pod_has_no_effect(phase: StepPhase) -> None:
+    play = Play(builders.gang(2))
+    members, play.effects = play.round.members, []
+    play.tell(StepResult(uid(7), phase))
+    assert (play.round.phase, play.round.members, play.effects) == (Phase.STOPPING, members, [])
+
+
+@pytest.mark.parametrize("phase", set(StepPhase) - {StepPhase.SELF_RELEASED})
+def test_result_of_a_completed_member_has_no_effect(phase: StepPhase) -> None:
+    play = Play(builders.gang(2))
+    play.reported(StepPhase.COMPLETED, 0)
+    play.reported(phase, 0)
+    assert (play.round.phase, play.stands(0)) == (Phase.STOPPING, MemberPhase.COMPLETED)
+
+
+def test_replacement_that_runs_before_the_release_proves_nothing() -> None:
+    play = Play(builders.gang(2), decision=RECREATE_0)
+    play.tell(PodGone(uid(0)), arrived(0))
+    play.tell(StepResult(uid(0, 1), StepPhase.RUNNING))
+    assert (play.round.phase, play.wanted(Release)) == (Phase.STOPPING, [])
+    play.reported(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.RUNNING, 1)
+    assert (play.round.phase, _condition(play)["reason"]) == (Phase.DONE, "RanUnheld")
+
+
+def test_leaving_member_that_its_agent_releases_does_not_fail_the_round() -> None:
+    play = Play(builders.gang(2))
+    play.reported(StepPhase.STUCK, 0)
+    play.reported(StepPhase.SELF_RELEASED, 0, reason="HoldTimeout")
+    assert (play.round.phase, play.stands(0)) == (Phase.STOPPING, MemberPhase.LEAVING)
+
+
+def test_member_whose_agent_sees_its_deletion_first_is_awaited() -> None:
+    play = Play(builders.gang(2))
+    play.reported(StepPhase.REFUSED, 0, reason="PodDeleting")
+    play.reported(StepPhase.STOPPED, 1)
+    play.tell(after=LIMITS.resend)
+    assert (play.round.phase, play.stands(0), play.wanted(Recreate)) == (Phase.STOPPING, MemberPhase.LEAVING, [])
+    play.tell(PodGone(uid(0)), arrived(0))
+    play.tell(StepResult(uid(0, 1), StepPhase.STOPPED))
+    assert pods(play.wanted(Release)) == {uid(0, 1), uid(1)}
+
+
 def test_round_given_up_by_previous_leader_stays_so() -> None:
     play = Play(builders.gang(2))
     play.reported(StepPhase.SELF_RELEASED, 0, reason="Aborted")
@@ -1195,6 +1261,14 @@ def test_rolling_round_ends_for_a_replacement_that_does_not_run_in_time() -> Non
         MemberPhase.FAILED,
         MemberPhase.WAITING,
     )
+
+
+def test_rolling_round_goes_on_after_a_member_that_its_agent_has_released() -> None:
+    """Members do not wait for one another there."""
+    play = rolling(2, 1)
+    play.reported(StepPhase.STOPPED, 0)
+    play.reported(StepPhase.SELF_RELEASED, 0, reason="HoldTimeout")
+    assert (play.stands(0), play.stands(1)) == (MemberPhase.RUNNING, MemberPhase.STOPPING)
 
 
 def test_rolling_round_ends_if_an_agent_has_not_begun_to_stop_its_member() -> None:
@@ -1363,6 +1437,13 @@ def taken_over_without_node(**state: Any) -> Play:
     play.take(machine.resume(REF, kept=kept, members=play.members.values(), nodes=nodes, now=play.now))
     play.tell(NodeChanged(NODE_0, connected=False, lost=True, out_of_service="out_of_service" in state))
     return play
+
+
+def test_member_that_its_agent_released_after_the_release_of_another_runs() -> None:
+    """The release proves that all old containers were dead."""
+    reported = StepResult(uid(0), StepPhase.RUNNING), StepResult(uid(1), StepPhase.SELF_RELEASED, "HoldTimeout")
+    advance = resumed(builders.gang(2), *reported)
+    assert (advance.round.phase, advance.again) == (Phase.DONE, ())
 
 
 def test_new_leader_recreates_all_if_that_was_decided() -> None:
