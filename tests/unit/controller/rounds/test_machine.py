@@ -287,6 +287,26 @@ def test_completion_is_neither_failure_nor_restart() -> None:
     assert play.round.phase is Phase.DONE
 
 
+def test_pod_of_a_completed_member_may_go() -> None:
+    play = Play(builders.gang(2))
+    play.reported(StepPhase.COMPLETED, 0)
+    play.tell(PodGone(uid(0)))
+    play.reported(StepPhase.STOPPED, 1)
+    assert pods(play.wanted(Release)) == {uid(1)}
+
+
+def test_pod_that_replaces_none_is_held_while_others_stop_and_ignored_after() -> None:
+    """Its gang has grown."""
+    play = Play(builders.gang(2))
+    play.wanted(Stop)
+    play.tell(arrived(2, 0))
+    assert [stop.pods for stop in play.wanted(Stop)] == [{uid(2): OrderKind.HOLD}]
+    play.reported(StepPhase.STOPPED, 0, 1)
+    assert pods(play.wanted(Release)) == {uid(0), uid(1), uid(2)}
+    play.tell(arrived(3, 0))
+    assert uid(3) not in play.round.members
+
+
 def test_pending_member_is_held_but_not_awaited() -> None:
     play = Play([builders.member(0, phase=PodPhase.PENDING), builders.member(1)])
     assert [stop.pods for stop in play.wanted(Stop)] == [{uid(0): OrderKind.HOLD}, {uid(1): OrderKind.RESTART}]
@@ -490,6 +510,14 @@ def test_refusal_unfixable_by_deletion_fails_round(reason: str) -> None:
     assert uid(1) in pods(play.wanted(Abort))
 
 
+def test_replacement_of_a_pod_that_another_client_deleted_is_not_deleted() -> None:
+    play = Play(builders.gang(2))
+    play.tell(seen(0, deleting=True), PodGone(uid(0)), arrived(0))
+    for phase in (StepPhase.STOPPED, StepPhase.FAILED):
+        play.tell(StepResult(uid(0, 1), phase))
+    assert (play.stands(0, 1), play.wanted(Recreate)) == (MemberPhase.FAILED, [])
+
+
 @pytest.mark.parametrize("changes", [{"owner": None}, {"annotations": {}}])
 def test_protected_pod_is_never_deleted(changes: dict[str, Any]) -> None:
     play = Play([builders.member(0, **changes), builders.member(1)])
@@ -644,6 +672,15 @@ def test_pods_of_out_of_service_node_are_deleted_by_force() -> None:
     assert play.round.blocking == 0
     play.tell(after=LIMITS.hold_for_recreated)
     assert pods(play.wanted(Release)) == {uid(1)}
+
+
+def test_member_on_a_node_that_goes_out_of_service_before_it_has_stopped_is_deleted_by_force() -> None:
+    play = Play(builders.gang(2))
+    play.tell(NodeChanged(NodeName("node-0"), connected=False, lost=True, out_of_service=True))
+    assert [(each.pod.uid, each.reason, each.force) for each in play.wanted(Recreate)] == [
+        (uid(0), "NodeOutOfService", True)
+    ]
+    assert play.round.blocking == 1
 
 
 def test_pod_that_another_client_deletes_on_out_of_service_node_is_deleted_by_force() -> None:
@@ -980,6 +1017,12 @@ def test_self_released_member_that_fails_is_decided_after_round() -> None:
     assert play.advance.again == (fault,)
 
 
+def test_member_at_fault_is_recreated_for_its_device_and_others_for_their_nodes() -> None:
+    both = replace(RECREATE_0, recreate=frozenset({"train/0", "train/1"}))
+    play = Play(builders.gang(3), decision=both, cause=builders.fault(0, code="Xid79", action_class="Replace"))
+    assert [(each.pod.uid, each.reason) for each in play.wanted(Recreate)] == [(uid(0), "Xid79"), (uid(1), "NodeLost")]
+
+
 def test_pod_that_fails_after_decision_is_recreated() -> None:
     play = Play([builders.member(0), builders.member(1, phase=PodPhase.FAILED)])
     assert [(each.pod.uid, each.reason) for each in play.wanted(Recreate)] == [(uid(1), "PodFailed")]
@@ -1249,6 +1292,14 @@ def test_rolling_round_recreates_member_and_awaits_replacement() -> None:
     assert (play.stands(0, 1), play.stands(1)) == (MemberPhase.RUNNING, MemberPhase.STOPPING)
 
 
+def test_rolling_round_restarts_a_waiting_member_that_fails_at_once() -> None:
+    play = rolling(3, 1)
+    play.wanted(Stop)
+    play.tell(FaultReported(uid(2), "Exit1", "exited", at=NOW))
+    assert (play.stands(1), play.stands(2)) == (MemberPhase.WAITING, MemberPhase.STOPPING)
+    assert pods(play.wanted(Stop)) == {uid(2)}
+
+
 def test_rolling_round_ends_for_a_replacement_that_does_not_run_in_time() -> None:
     play = rolling(2, 1)
     play.reported(StepPhase.STUCK, 0)
@@ -1444,6 +1495,13 @@ def test_member_that_its_agent_released_after_the_release_of_another_runs() -> N
     reported = StepResult(uid(0), StepPhase.RUNNING), StepResult(uid(1), StepPhase.SELF_RELEASED, "HoldTimeout")
     advance = resumed(builders.gang(2), *reported)
     assert (advance.round.phase, advance.again) == (Phase.DONE, ())
+
+
+def test_new_leader_recreates_a_pod_that_has_failed_since_the_decision() -> None:
+    advance = resumed([builders.member(0, phase=PodPhase.FAILED), builders.member(1)])
+    assert [(each.pod.uid, each.reason) for each in advance.effects if isinstance(each, Recreate)] == [
+        (uid(0), "PodFailed")
+    ]
 
 
 def test_new_leader_recreates_all_if_that_was_decided() -> None:
