@@ -107,6 +107,9 @@ def test_attempts_only_grow() -> None:
 def test_count_never_exceeds_max_restarts() -> None:
     plan = decide.decide(running(round_(1), round_(2), round_(3), failure=most(2)))
     assert kept(plan) == (2, 3, 2)
+    for counted in (1, 2, 3):
+        status = Status(restarts_counted=counted)
+        assert kept(decide.decide(running(round_(1), round_(2), status=status, failure=most(2))))[0] == max(counted, 2)
 
 
 def test_other_strategy_counts_no_rounds() -> None:

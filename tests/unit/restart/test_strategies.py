@@ -219,6 +219,12 @@ FOREIGN_HOOK = main(name="helper", post_start=UnsupportedHook("tcpSocket"))
             Reason.LIVENESS_BEFORE_STARTUP,
             id="kubelet-could-kill-a-successor",
         ),
+        pytest.param(
+            Strategy.RERUN,
+            {"config_is_rebuilt": True},
+            Reason.RUNTIME_HIDES_CONFIG,
+            id="nothing-is-removed-whose-config-is-only-rebuilt",
+        ),
         pytest.param(Strategy.RULES, {}, Reason.NO_RESTART_RULE, id="no-rule"),
     ],
 )
@@ -265,6 +271,7 @@ def test_auto_prefers_process_for_a_fault_of_a_program_with_a_launcher(policy: R
     [
         ({"launcher": process.LauncherUnavailable("it did not answer")}, Reason.NO_LAUNCHER),
         ({"launcher": dataclasses.replace(LAUNCHER, state=process.State.ENDING)}, Reason.NO_LAUNCHER),
+        ({"launcher": dataclasses.replace(LAUNCHER, state=process.State.RESTARTING)}, Reason.NO_LAUNCHER),
         ({"fails_again": True}, Reason.FAULT_AGAIN),
         ({"cleans": True}, Reason.NOT_ONLY_THE_PROGRAM),
     ],
