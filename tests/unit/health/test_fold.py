@@ -98,6 +98,45 @@ def test_device_that_does_not_answer_is_unknown(answers: bool | None) -> None:
             "Xid48",
             id="none-that-was-read-before-the-requirement",
         ),
+        pytest.param(
+            [XID48, dataclasses.replace(DRIVER_RESET, observed_at=100.0), NO_LONGER_REQUIRED],
+            Health.UNHEALTHY,
+            "Xid48",
+            id="nor-does-the-end-of-an-earlier-requirement",
+        ),
+        pytest.param(
+            [XID48, DRIVER_RESET, dataclasses.replace(DRIVER_RESET, observed_at=60.0)],
+            Health.UNHEALTHY,
+            "Xid48",
+            id="a-requirement-that-is-repeated-ends-nothing",
+        ),
+        pytest.param(
+            [XID48, DRIVER_RESET, finding(FindingKind.FAULT_OVER, "Hot", ActionClass.NONE, at=99.0)],
+            Health.UNHEALTHY,
+            "Xid48",
+            id="nor-does-the-end-of-another-fault",
+        ),
+        pytest.param(
+            [UNKNOWN, xid(45, ActionClass.NONE, 1.0)], Health.UNKNOWN, "Xid999", id="only-the-driver-licences"
+        ),
+        pytest.param(
+            [dataclasses.replace(STUCK, observed_at=100.0), NOT_STUCK],
+            Health.DEGRADED,
+            "ProcessStuck",
+            id="stuck-again",
+        ),
+        pytest.param(
+            [dataclasses.replace(NIC_FATAL, action=ActionClass.REPLACE), NIC_LOST, NIC_THERE],
+            Health.UNHEALTHY,
+            "NicFatal",
+            id="the-return-of-a-nic-ends-no-broken-hardware",
+        ),
+        pytest.param(
+            [finding(FindingKind.RDMA_ERRORS, "", ActionClass.RESET_DEVICE, at=1.0), NIC_LOST, NIC_THERE],
+            Health.UNHEALTHY,
+            "RdmaErrors",
+            id="nor-what-its-source-still-observes",
+        ),
         pytest.param([XID79, DRIVER_NONE], Health.UNHEALTHY, "Xid79", id="but-not-for-a-gpu-off-the-bus"),
         pytest.param([XID79, BACK], Health.UNHEALTHY, "Xid79", id="off-the-bus-needs-a-reboot"),
         pytest.param([LOST, BACK], Health.HEALTHY, "Healthy", id="lost-and-back"),
