@@ -797,6 +797,17 @@ def test_replacement_without_order_runs_and_is_reported() -> None:
     assert _condition(play)["reason"] == "RanUnheld"
 
 
+def test_replacement_that_runs_when_the_round_ends_for_another_fault_is_back() -> None:
+    play = Play(builders.gang(2), decision=RECREATE_0)
+    play.reported(StepPhase.STOPPED, 1)
+    play.tell(PodGone(uid(0)), arrived(0))
+    play.tell(after=LIMITS.hold_for_recreated)
+    play.reported(StepPhase.RUNNING, 1)
+    play.tell(seen(0, 1), FaultReported(uid(1), "Exit1", "exited", at=play.now))
+    assert (play.round.phase, play.stands(0, 1)) == (Phase.DONE, MemberPhase.RUNNING)
+    assert [each.pod for each in play.advance.again] == [uid(1)]
+
+
 def test_replacement_unknown_to_its_node_is_still_expected() -> None:
     play = Play(builders.gang(2), decision=RECREATE_0)
     play.tell(PodGone(uid(0)), arrived(0))
@@ -889,6 +900,16 @@ def test_late_fault_from_before_stop_begins_nothing() -> None:
     play.now += 1.0
     play.reported(StepPhase.STOPPED, 0, 1)
     play.tell(FaultReported(uid(1), "Exit1", "exited", at=NOW + 0.5))
+    play.reported(StepPhase.RUNNING, 0, 1)
+    assert (play.round.phase, play.advance.again) == (Phase.DONE, ())
+
+
+def test_late_fault_from_before_all_were_stopped_begins_nothing() -> None:
+    """Its member's new container was held then."""
+    play = Play(builders.gang(2))
+    play.tell(StepResult(uid(0), StepPhase.STOPPED), after=3.0)
+    play.tell(StepResult(uid(1), StepPhase.STOPPED), after=3.0)
+    play.tell(FaultReported(uid(0), "Exit1", "exited", at=NOW + 5.0))
     play.reported(StepPhase.RUNNING, 0, 1)
     assert (play.round.phase, play.advance.again) == (Phase.DONE, ())
 
@@ -1292,12 +1313,33 @@ def test_rolling_round_recreates_member_and_awaits_replacement() -> None:
     assert (play.stands(0, 1), play.stands(1)) == (MemberPhase.RUNNING, MemberPhase.STOPPING)
 
 
-def test_rolling_round_restarts_a_waiting_member_that_fails_at_once() -> None:
-    play = rolling(3, 1)
+def test_rolling_round_restarts_a_waiting_member_that_fails_at_once_and_no_other() -> None:
+    play = rolling(5, 1)
     play.wanted(Stop)
-    play.tell(FaultReported(uid(2), "Exit1", "exited", at=NOW))
-    assert (play.stands(1), play.stands(2)) == (MemberPhase.WAITING, MemberPhase.STOPPING)
-    assert pods(play.wanted(Stop)) == {uid(2)}
+    play.tell(FaultReported(uid(4), "Exit1", "exited", at=NOW))
+    assert play.stands(4) is MemberPhase.STOPPING
+    assert pods(play.wanted(Stop)) == {uid(4)}
+
+
+def test_rolling_round_ends_if_a_pod_is_not_replaced_in_time() -> None:
+    play = rolling(2, 1)
+    play.reported(StepPhase.STUCK, 0)
+    play.tell(PodGone(uid(0)))
+    play.tell(after=LIMITS.recreated - 1.0)
+    assert (play.round.phase.is_final, play.stands(1)) == (False, MemberPhase.WAITING)
+    play.tell(after=1.0)
+    assert (play.round.phase, play.stands(1)) == (Phase.DEGRADED, MemberPhase.WAITING)
+
+
+def test_rolling_round_stops_no_more_members_once_a_restarted_one_has_failed() -> None:
+    play = rolling(3, 1)
+    play.reported(StepPhase.STOPPED, 0)
+    play.reported(StepPhase.RUNNING, 0)
+    play.tell(FaultReported(uid(0), "Exit1", "exited", at=NOW + 1.0))
+    play.reported(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.RUNNING, 1)
+    assert play.stands(2) is MemberPhase.WAITING
+    assert [each.pod for each in play.advance.again] == [uid(0)]
 
 
 def test_rolling_round_ends_for_a_replacement_that_does_not_run_in_time() -> None:
