@@ -1338,7 +1338,11 @@ def test_rolling_round_stops_no_more_members_once_a_restarted_one_has_failed() -
     play.tell(FaultReported(uid(0), "Exit1", "exited", at=NOW + 1.0))
     play.reported(StepPhase.STOPPED, 1)
     play.reported(StepPhase.RUNNING, 1)
-    assert play.stands(2) is MemberPhase.WAITING
+    assert (play.round.phase, play.round.reason, play.stands(2)) == (
+        Phase.DEGRADED,
+        "FailedAgain",
+        MemberPhase.WAITING,
+    )
     assert [each.pod for each in play.advance.again] == [uid(0)]
 
 
