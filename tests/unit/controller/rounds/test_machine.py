@@ -1126,7 +1126,7 @@ def test_result_of_an_unknown_pod_has_no_effect(phase: StepPhase) -> None:
     assert (play.round.phase, play.round.members, play.effects) == (Phase.STOPPING, members, [])
 
 
-@pytest.mark.parametrize("phase", set(StepPhase) - {StepPhase.SELF_RELEASED})
+@pytest.mark.parametrize("phase", [each for each in StepPhase if each is not StepPhase.SELF_RELEASED])
 def test_result_of_a_completed_member_has_no_effect(phase: StepPhase) -> None:
     play = Play(builders.gang(2))
     play.reported(StepPhase.COMPLETED, 0)
