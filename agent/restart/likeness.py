@@ -81,7 +81,6 @@ _ID: Final = "<id>"
 _RANDOM: Final = re.compile(r"(?<=<id>)(/[^,:]{0,200}?/)[0-9a-f]{64}(?![0-9a-f])")
 _LONGEST: Final = 200
 """Characters of a field's name: pods choose the names of variables and the places of mounts."""
-_DEEPEST: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,18 +137,16 @@ def _without_level(label: str) -> str:
     return ":".join(label.split(":")[:3])
 
 
-def _without_id(value: Any, container_id: str, depth: int = 0) -> Any:
-    if depth > _DEEPEST:
-        raise ValueError("too deep")
+def _without_id(value: Any, container_id: str) -> Any:
     match value:
         case str():
             if not container_id or container_id not in value:
                 return value
             return _RANDOM.sub(rf"\1{_ID}", value.replace(container_id, _ID))
         case dict():
-            return {key: _without_id(item, container_id, depth + 1) for key, item in value.items()}
+            return {key: _without_id(item, container_id) for key, item in value.items()}
         case list():
-            return [_without_id(item, container_id, depth + 1) for item in value]
+            return [_without_id(item, container_id) for item in value]
     return value
 
 

@@ -57,7 +57,7 @@ def next_step(
     """
     containers = sorted(seen, key=lambda view: view.generation)
     old = next((view for view in containers if view.id == intent.old), None)
-    newer = [view for view in containers if view.attempt > intent.old_attempt and view.id != intent.old]
+    newer = [view for view in containers if view.attempt > intent.old_attempt]
     live = [view for view in newer if view.state in steps.LIVE]
     ours = [view for view in live if view.restart_id == intent.id]
     others = [view for view in live if view.restart_id != intent.id]
@@ -67,7 +67,7 @@ def next_step(
         return Step(StepKind.REMOVE, StepReason.OUT_OF_TURN, others[-1].id)
     if ours and others:
         return Step(StepKind.REMOVE, StepReason.KUBELET_WON, ours[-1].id)
-    if is_unlike and not others:
+    if is_unlike:
         unused = (ContainerState.CREATED, ContainerState.RUNNING) if is_held else (ContainerState.CREATED,)
         waiting = [view for view in ours if view.state in unused]
         if waiting or not newer:
@@ -76,7 +76,7 @@ def next_step(
                 if waiting
                 else Step(StepKind.DONE, StepReason.NOT_ALIKE)
             )
-    if old_exit == 0 and not others and _completed_by_itself(intent, has_successor=bool(ours)):
+    if old_exit == 0 and _completed_by_itself(intent, has_successor=bool(ours)):
         unused = (ContainerState.CREATED, ContainerState.RUNNING) if recalls else (ContainerState.CREATED,)
         waiting = [view for view in ours if view.state in unused and view.id not in stays]
         if waiting or not newer:

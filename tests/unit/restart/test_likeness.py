@@ -272,6 +272,14 @@ def test_the_runtimes_own_filter_may_be_another_and_a_requested_one_may_not() ->
     assert difference(new, old=old, of=made) == "linux.seccomp is missing"
 
 
+def test_a_filter_may_not_be_another_if_no_profile_is_requested() -> None:
+    old, new = crio.spec(), successor_spec()
+    old["linux"]["seccomp"], new["linux"]["seccomp"] = {"syscalls": ["read"]}, {"syscalls": ["read", "write"]}
+    made = config()
+    made.linux.security_context.ClearField("seccomp")
+    assert difference(new, old=old, of=made) == "linux.seccomp.syscalls has 2 items instead of 1"
+
+
 def test_a_level_that_is_not_requested_is_the_runtimes_choice() -> None:
     old, new, made = crio.spec(), successor_spec(), config()
     old["process"]["selinuxLabel"] = "system_u:system_r:container_t:s0:c1,c2"
@@ -284,8 +292,21 @@ def test_a_level_that_is_not_requested_is_the_runtimes_choice() -> None:
     old["linux"]["mountLabel"] = "system_u:object_r:container_file_t:s0:c1,c2"
     new["linux"]["mountLabel"] = "system_u:object_r:container_file_t:s0:c3,c4"
     assert difference(new, old=old, of=made) is None
+    made.linux.security_context.ClearField("selinux_options")  # then it has the label of its pod
+    assert difference(new, old=old, of=made) == "linux.mountLabel differs"
+    made.linux.security_context.selinux_options.type = "container_t"
     new["process"]["selinuxLabel"] = "system_u:system_r:spc_t:s0:c3,c4"
     assert difference(new, old=old, of=made) == "process.selinuxLabel differs"
+
+
+def test_a_container_without_reported_resources_or_a_file_for_its_termination_message_is_compared() -> None:
+    """A runtime may not report the resources, and a container need not have such a file."""
+    old, new = likeness.Container(crio.status().id, crio.spec()), likeness.Container(crio.NEW_ID, successor_spec())
+    mount = next(each for each in new.spec["mounts"] if each["destination"] == TERMINATION)
+    mount["source"] = mount["source"].removesuffix("new")
+    assert likeness.difference(old, new, config=config()) is None
+    mount["options"] = []
+    assert likeness.difference(old, new, config=config()) is not None
 
 
 def test_an_upgrade_of_the_runtime_and_another_name_of_the_image_are_not_named() -> None:

@@ -80,11 +80,31 @@ def kubelets(state: ContainerState, attempt: int = 1) -> ContainerSummary:
             ("wait", "StateUnknown", "old"),
             id="unknown-is-waited-for",
         ),
+        pytest.param(
+            CREATE_FIRST,
+            [builders.view("old", state=CREATED)],
+            ("wait", "StateUnknown", "old"),
+            id="so-is-an-unstarted-one",
+        ),
+        pytest.param(
+            STOP_FIRST,
+            [OLD_DEAD, ours(ContainerState.UNKNOWN)],
+            ("wait", "StateUnknown", "ours"),
+            id="nor-is-one-of-unknown-state-a-success",
+        ),
     ],
 )
 def test_next_step(intent: intents.Intent, seen: list[ContainerSummary], expected: tuple[str, str, str | None]) -> None:
     step = swap.next_step(intent, seen)
     assert (step.kind.value, step.reason.value, step.container) == expected
+
+
+def test_a_dead_container_from_before_the_old_one_changes_nothing() -> None:
+    """Kubelet keeps it for its log."""
+    before, old = builders.view("before", state=EXITED), builders.view("old", attempt=1)
+    intent = builders.intent(old_attempt=1)
+    assert swap.next_step(intent, [before, old]).kind is steps.StepKind.STOP
+    assert swap.next_step(intent, [before, replace(old, state=EXITED)]).kind is steps.StepKind.CREATE
 
 
 @pytest.mark.parametrize("order", intents.SwapOrder)
@@ -165,8 +185,9 @@ def test_a_successor_that_differs_is_taken_back_and_nothing_is_stopped_for_it(
 
 @pytest.mark.parametrize("old", [OLD_RUNS, OLD_DEAD])
 def test_a_successor_that_differs_is_removed_although_it_runs_if_it_is_held(old: ContainerSummary) -> None:
-    step = swap.next_step(START_FIRST, [old, ours(RUNNING)], is_unlike=True, is_held=True)
-    assert (step.kind, step.reason, step.container) == (steps.StepKind.REMOVE, steps.StepReason.NOT_ALIKE, "ours")
+    for state in (CREATED, RUNNING):
+        step = swap.next_step(START_FIRST, [old, ours(state)], is_unlike=True, is_held=True)
+        assert (step.kind, step.reason, step.container) == (steps.StepKind.REMOVE, steps.StepReason.NOT_ALIKE, "ours")
     step = swap.next_step(START_FIRST, [old, ours(RUNNING), kubelets(RUNNING, 2)], is_unlike=True, is_held=True)
     assert (step.kind, step.reason) == (steps.StepKind.REMOVE, steps.StepReason.KUBELET_WON)
 
@@ -177,9 +198,12 @@ def test_the_order_for_a_comparison_creates_first(order: intents.SwapOrder) -> N
     assert order.with_create_first.starts_first is order.starts_first
 
 
-def test_undo_removes_a_waiting_successor_while_old_runs() -> None:
-    step = swap.next_step(CREATE_FIRST, [OLD_RUNS, ours(CREATED)], resolution=steps.Resolution.UNDO)
+@pytest.mark.parametrize("intent", [CREATE_FIRST, START_FIRST])
+def test_undo_removes_a_waiting_successor_while_old_runs_and_is_done(intent: intents.Intent) -> None:
+    step = swap.next_step(intent, [OLD_RUNS, ours(CREATED)], resolution=steps.Resolution.UNDO)
     assert (step.kind, step.container) == (steps.StepKind.REMOVE, "ours")
+    step = swap.next_step(intent, [OLD_RUNS], resolution=steps.Resolution.UNDO)
+    assert (step.kind, step.reason) == (steps.StepKind.DONE, steps.StepReason.UNDONE)
 
 
 @pytest.mark.parametrize("state", [CREATED, RUNNING])
@@ -195,6 +219,11 @@ def test_successor_of_another_restart_is_not_kubelets_copy() -> None:
     another = builders.view("another", attempt=2, state=RUNNING, restart_id="r2")
     step = swap.next_step(STOP_FIRST, [ours(RUNNING), another], stays={ours(RUNNING).id})
     assert (step.kind, step.container) == (steps.StepKind.REMOVE, "ours")
+
+
+def test_undo_stops_the_old_container_next_to_kubelets() -> None:
+    step = swap.next_step(CREATE_FIRST, [OLD_RUNS, kubelets(RUNNING)], resolution=steps.Resolution.UNDO)
+    assert (step.kind, step.container) == (steps.StepKind.STOP, "old")
 
 
 def test_undo_never_removes_a_running_successor() -> None:
@@ -247,6 +276,7 @@ def test_container_that_has_completed_is_not_started_again(
 @pytest.mark.parametrize(
     ("seen", "stays", "expected"),
     [
+        pytest.param([OLD_DEAD, ours(CREATED)], set(), ("remove", "Completed"), id="it-would-run-a-second-time"),
         pytest.param([OLD_DEAD, ours(RUNNING)], set(), ("remove", "Completed"), id="it-runs-a-second-time"),
         pytest.param([OLD_DEAD, ours(RUNNING)], {"ours"}, ("done", "Swapped"), id="its-round-has-released-it"),
         pytest.param([OLD_DEAD, ours(EXITED)], set(), ("done", "SuccessorExited"), id="it-has-ended-again"),
@@ -259,6 +289,7 @@ def test_running_successor_of_a_container_that_has_completed_is_recalled(
     intent = builders.intent(order=intents.SwapOrder.START_FIRST, completes=True)
     step = swap.next_step(intent, seen, old_exit=0, recalls=True, stays=stays)
     assert (step.kind.value, step.reason.value) == expected
+    assert step.container == seen[-1].id
 
 
 @pytest.mark.parametrize(("completes", "code"), [(True, 1), (True, 137), (True, None), (False, 0)])
@@ -281,6 +312,11 @@ def test_running_orphan_next_to_old_is_found() -> None:
     (intent,) = swap.orphans([OLD_RUNS, ours(RUNNING)], owned=frozenset(), now=5.0)
     step = swap.next_step(intent, [OLD_RUNS, ours(RUNNING)], resolution=steps.Resolution.UNDO, can_clone=False)
     assert (step.kind, step.container) == (steps.StepKind.STOP, "old")
+
+
+def test_no_container_of_another_name_is_stopped_for_an_orphan() -> None:
+    other = replace(OLD_RUNS, ref=replace(OLD_RUNS.ref, name="logger"))
+    assert swap.orphans([other, ours(RUNNING)], owned=frozenset(), now=5.0) == ()
 
 
 def test_successor_of_a_dead_container_is_no_orphan() -> None:
