@@ -136,8 +136,7 @@ def is_undoable(intent: intents.PodIntent, seen: Sequence[ContainerSummary]) -> 
     """
     names = {view.ref.name for view in seen}
     ran = {planned.name for planned in intent.plan if planned.old and planned.role is not ContainerRole.INIT}
-    is_complete = ran <= names and any(view.id in intent.old_ids for view in seen)
-    return is_complete or is_untouched(intent, seen)
+    return ran <= names and any(view.id in intent.old_ids for view in seen)
 
 
 def clearing(

@@ -48,6 +48,8 @@ def test_target_that_kubelet_has_replaced_is_left_alone(known: reset.Known, grac
     assert (step.reason is steps.StepReason.ALREADY_REPLACED) is replaced
     rules_step = rules.next_steps(replace(intent, trigger=ContainerId("old-logger")), seen)[0]
     assert (rules_step.kind is steps.StepKind.DONE) is (grace == 0.0)
+    still_runs = [view for view in seen if view.id != "old-trainer"] + [old("trainer")]
+    assert reset.next_steps(intent, still_runs, known=known)[0].kind is not steps.StepKind.DONE
 
 
 def test_kubelets_rerun_is_left_alone() -> None:
@@ -100,6 +102,13 @@ def test_container_unseen_by_kubelet_is_waited_for() -> None:
     assert gone == {exited[0].id, exited[1].id, early.id}
 
 
+def test_only_the_last_removals_wait_for_kubelet() -> None:
+    (step,) = reset.next_steps(RESET, [old("prepare", EXITED), old("trainer")])
+    assert (step.kind, step.container) == (steps.StepKind.REMOVE, "old-prepare")
+    (step,) = reset.next_steps(replace(RESET, grace_seconds=5.0), [old("trainer")])
+    assert (step.kind, step.container) == (steps.StepKind.STOP, "old-trainer")
+
+
 def test_kubelet_must_have_seen_the_newest_of_each_name() -> None:
     """Kubelet's status shows the newest alone."""
     before = pods.view("trainer", "old-trainer", state=EXITED, created_at=1)
@@ -140,6 +149,18 @@ def test_expired_reset_ends_nothing_in_a_complete_pod(
 
 
 @pytest.mark.parametrize("rule", [reset.next_steps, rerun.next_steps])
+def test_container_that_had_not_begun_is_none_that_is_missing(rule: Callable[..., tuple[steps.Step, ...]]) -> None:
+    intent = pods.intent(strategy=Strategy.RESET, plan=(*pods.PLAN, replace(pods.planned("late", pods.MAIN), old=())))
+    known = reset.Known(noticed=frozenset(view.id for view in OLD.values()))
+    (end,) = rule(intent, OLD.values(), known=known, resolution=steps.Resolution.UNDO)
+    assert end.reason is steps.StepReason.UNDONE
+    seen = [*OLD.values(), new("trainer", RUNNING, ours=False)]
+    seen.remove(OLD["trainer"])
+    (end,) = rule(intent, [*seen, old("trainer", EXITED)], known=known)
+    assert end.reason is steps.StepReason.ALREADY_REPLACED
+
+
+@pytest.mark.parametrize("rule", [reset.next_steps, rerun.next_steps])
 def test_expired_reset_ends_nothing_if_init_was_collected(rule: Callable[..., tuple[steps.Step, ...]]) -> None:
     """It had been done, and only its entry could not be closed (a full disk): the pod may have worked for days."""
     seen = [new(name, RUNNING, ours=False) for name in ("shipper", "trainer", "logger")]
@@ -149,9 +170,11 @@ def test_expired_reset_ends_nothing_if_init_was_collected(rule: Callable[..., tu
 
 @pytest.mark.parametrize("rule", [reset.next_steps, rerun.next_steps])
 def test_expired_reset_removes_a_main_next_to_a_late_init(rule: Callable[..., tuple[steps.Step, ...]]) -> None:
-    seen = [new("prepare", RUNNING, ours=False), new("trainer", RUNNING, ours=False)]
-    (removal,) = rule(RESET, seen, resolution=steps.Resolution.UNDO, known=reset.Known(noticed=frozenset({seen[1].id})))
-    assert (removal.reason, removal.name) == (steps.StepReason.OUT_OF_TURN, "trainer")
+    seen = [new(item.name, RUNNING, ours=False) for item in pods.PLAN]
+    known = reset.Known(noticed=frozenset(view.id for view in seen))
+    removals = rule(RESET, seen, resolution=steps.Resolution.UNDO, known=known)
+    assert {step.reason for step in removals} == {steps.StepReason.OUT_OF_TURN}
+    assert [step.name for step in removals] == ["shipper", "trainer", "logger"]
 
 
 def test_expired_reset_that_has_removed_a_container_is_completed() -> None:
