@@ -14,8 +14,8 @@ TRAINER = ContainerRef(PodRef("ns", "trainer", PodUid("1")), "main")
 MONITOR = ContainerRef(PodRef("ns", "monitor", PodUid("2")), "exporter")
 
 
-def fault(action: ActionClass = ActionClass.RESTART_APP) -> Finding:
-    return Finding(Source.KERNEL_LOG, FindingKind.XID, "31", DeviceLocator(), action, 0.0)
+def fault(action: ActionClass = ActionClass.RESTART_APP, source: Source = Source.KERNEL_LOG) -> Finding:
+    return Finding(source, FindingKind.XID, "31", DeviceLocator(), action, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,17 @@ def test_fault_beyond_a_restart_concerns_all_and_restarts_none() -> None:
     found = attribution.attribute(fault(ActionClass.REBOOT_NODE), process=TRAINER, holders=[TRAINER, MONITOR])
     assert found.restart == ()
     assert set(found.concerned) == {TRAINER, MONITOR}
+
+
+def test_sole_holder_is_not_restarted_for_a_fault_beyond_a_restart() -> None:
+    found = attribution.attribute(fault(ActionClass.REBOOT_NODE), process=ProcessLookup.NONE_NAMED, holders=[TRAINER])
+    assert (found.concerned, found.restart, found.how) == ((TRAINER,), (), AttributionResult.NOT_APP_CLASS)
+
+
+def test_sole_holder_is_not_restarted_for_what_only_nvml_reports() -> None:
+    """NVML names no process, which may be one of the host."""
+    found = attribution.attribute(fault(source=Source.NVML), process=ProcessLookup.NONE_NAMED, holders=[TRAINER])
+    assert (found.restart, found.how) == ((), AttributionResult.PROCESS_UNREPORTED)
 
 
 ID = "0123456789abcdef" * 4

@@ -1,5 +1,7 @@
 """A fault that ends with its process and recurs with another makes the device suspect."""
 
+from dataclasses import replace
+
 import pytest
 
 from kubemend.agent.clients.journal import codec
@@ -65,6 +67,21 @@ def test_many_lines_of_one_event_count_once() -> None:
 
 def test_occurrences_before_the_window_do_not_count() -> None:
     assert recurred((xid("31", at=0.0), "a"), (xid("31", at=25 * HOUR), "b")) == []
+
+
+def test_other_faults_in_between_do_not_reset_the_count() -> None:
+    came = [(xid("31", at=0.0), "a"), (xid("79", at=HOUR), "a"), (xid("31", at=2 * HOUR), "b")]
+    assert recurred(*came) == [FindingKind.FAULT_REPEATED]
+
+
+def test_recurrence_is_a_fault_of_the_device_with_the_number_within_the_window() -> None:
+    history, found = History(), None
+    for at, pod in ((0.0, "a"), (23 * HOUR, "b"), (25 * HOUR, "c")):
+        finding = replace(xid("31", at=at), pid=7)
+        history, found = recurrence.noted(history, finding, device=GPU, pod=pod, catalog=CATALOG)
+    assert found is not None
+    assert (found.code, found.pid, found.action) == ("", None, ActionClass.OBSERVE)
+    assert found.text == f"{finding.title} came 2 times within 24 h"
 
 
 @pytest.mark.parametrize(("tpc", "suspect"), [("1", True), ("2", False)])

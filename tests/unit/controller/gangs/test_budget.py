@@ -65,6 +65,18 @@ def test_different_faults_have_no_common_cause() -> None:
     assert found.common_cause == ""
 
 
+def test_rounds_after_which_the_gang_lived_have_no_common_cause() -> None:
+    found = shut(row(3000, 2000, 1000, code="Exit1"), code="Exit1", budget=GangBudget(limit=3))
+    assert found is not None
+    assert found.common_cause == ""
+
+
+def test_requests_have_no_common_cause() -> None:
+    found = shut(row(40, 30, 3))
+    assert found is not None
+    assert found.common_cause == ""
+
+
 def test_rounds_after_a_clock_setback_do_not_count() -> None:
     assert shut(row(-3000, -2000, -1000), budget=GangBudget(limit=3)) is None
 

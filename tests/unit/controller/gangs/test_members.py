@@ -76,13 +76,14 @@ def test_gang_has_uid_of_its_owner() -> None:
 
 
 def test_newest_pod_decides_gang_uid() -> None:
-    former, newer = builders.member(0, gang_uid="uid-1"), builders.member(1, generation=1, gang_uid="uid-2")
+    former, newer = builders.member(1, gang_uid="uid-1"), builders.member(0, generation=1, gang_uid="uid-2")
     assert members.uid_of([newer, former]) == "uid-2"
     assert members.uid_of([]) == ""
 
 
-def test_labelled_pods_of_several_owners_have_no_common_uid() -> None:
-    gang = GangKey("team", "Gang", "train")
+@pytest.mark.parametrize("kind", ["Gang", gangs.LWS])
+def test_labelled_pods_of_several_owners_have_no_common_uid(kind: str) -> None:
+    gang = GangKey("team", kind, "train")
     one, other = (builders.member(index, gang=gang, gang_uid=f"uid-{index}") for index in range(2))
     assert members.uid_of([one, other]) == ""
     assert members.uid_of([one, replace(other, gang_uid="uid-0")]) == "uid-0"
@@ -90,6 +91,20 @@ def test_labelled_pods_of_several_owners_have_no_common_uid() -> None:
 
 def test_pod_in_no_gang_is_no_member() -> None:
     assert members.member(pod(labels={})) is None
+
+
+def test_pod_alone_is_in_no_gang_and_is_never_deleted_for_a_request() -> None:
+    assert members.single(pod()) is None
+    alone = members.single(pod(labels={}))
+    assert alone is not None
+    assert (alone.owner, alone.gang_uid) == (None, "uid-1")
+    assert members.bar(alone) is Bar.SINGLE_POD
+
+
+def test_grace_period_of_a_pod_is_kept() -> None:
+    member = members.member(pod(annotations={members.GRACE_PERIOD: "5s"}))
+    assert member is not None
+    assert gang_options.grace_seconds(member) == 5.0
 
 
 def test_newly_created_minimal_pod_is_a_member() -> None:
@@ -224,8 +239,8 @@ def test_pod_of_an_indexed_job_is_replaced_by_its_index_only() -> None:
 def test_by_slot_prefers_the_pod_that_can_run() -> None:
     failed = builders.member(0, phase=PodPhase.FAILED, created_at=5.0)
     leaving = builders.member(0, generation=1, deleting=True, created_at=4.0)
-    old = builders.member(0, generation=2, created_at=1.0)
-    new = builders.member(0, generation=3, created_at=2.0)
+    old = builders.member(0, generation=3, created_at=1.0)
+    new = builders.member(0, generation=2, created_at=2.0)
     other = builders.member(1)
     found = members.by_slot([other, failed, new, leaving, old])
     assert list(found.items()) == [("train/0", new), ("train/1", other)]
