@@ -81,8 +81,8 @@ def counted_restarts(status: Status) -> int:
 
 
 def _meets(job: ChildJob, rule: FailureRule) -> bool:
-    """Return whether a Job matches a rule. A Job without the label of its replicated Job matches none."""
-    if job.end is None or not job.end.failed or not job.replicated_job:
+    """Return whether a failed Job matches a rule. A Job without the label of its replicated Job matches none."""
+    if job.end is None or not job.replicated_job:
         return False
     if rule.reasons and job.end.reason not in rule.reasons:
         return False

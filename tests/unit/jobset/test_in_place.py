@@ -115,6 +115,9 @@ def test_count_never_exceeds_max_restarts() -> None:
 def test_other_strategy_counts_no_rounds() -> None:
     before = replace(running(failure=FailurePolicy(max_restarts=3)), rounds=(round_(1),))
     assert decide.decide(before) == Plan()
+    jobs = (builders.failed("w-0"), builders.ready("w-1"))
+    plan = decide.decide(builders.observed(owner(failure=FailurePolicy(max_restarts=3)), *jobs, rounds=(round_(1),)))
+    assert kept(plan) == (1, None, None)
 
 
 # Its condition
