@@ -1,4 +1,4 @@
-"""The round machine, rule by rule. Its behaviour in a hostile environment is tested in test_world."""
+"""The round machine, rule by rule. Its behaviour in a hostile environment is tested in test_simulation."""
 
 import math
 from collections.abc import Iterable
@@ -1500,6 +1500,27 @@ def test_new_leader_of_rolling_round_counts_a_deleted_pod_without_a_replacement_
     assert (play.stands(1), play.wanted(Stop)) == (MemberPhase.WAITING, [])
     play.tell(seen(0, 5), after=1.0)
     assert pods(play.wanted(Stop)) == {uid(1)}
+
+
+def test_new_leader_awaits_the_second_of_two_pods_of_which_one_is_replaced() -> None:
+    gone = frozenset(named_at_random(index).slot for index in range(2))
+    decision = Decision(Kind.IN_PLACE_AND_RECREATE, Reason.MEMBERS_LOST, "", gone)
+    assert [*resumed([named_at_random(0, generation=1)], decision=decision).round.awaited] == ["train-1-0"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "has"),
+    [
+        pytest.param(FaultReported(uid(0), "Exit1", "", at=NOW + 2.0), True, id="of-a-container-that-it-stopped"),
+        pytest.param(FaultReported(uid(0), "Exit1", "", at=NOW + 3.0), False, id="of-a-new-container"),
+        pytest.param(FaultReported(uid(0), "Exit1", "", at=None), False, id="of-this-moment"),
+        pytest.param(FaultReported(uid(0), "Xid79", "", needs_recreation=True, at=NOW + 2.0), False, id="of-a-device"),
+        pytest.param(FaultReported(uid(1), "Exit1", "", at=NOW - 1.0), True, id="before-the-round"),
+        pytest.param(FaultReported(uid(1), "Exit1", "", at=NOW + 2.0), False, id="of-a-pod-that-it-did-not-have"),
+    ],
+)
+def test_late_fault_belongs_to_the_ended_round_that_stopped_its_container(fault: FaultReported, *, has: bool) -> None:
+    assert outcome.EndedRound("train-4", NOW, {uid(0): NOW + 3.0}).has(fault) is has
 
 
 def test_slot_with_deleted_pod_is_still_awaited() -> None:
