@@ -208,6 +208,23 @@ def test_the_score_for_the_oom_killer_may_be_as_the_old_container_has_it_now() -
     assert difference(new, oom_score_adj=997) is None
 
 
+def test_huge_pages_and_unified_limits_are_as_the_old_container_has_them_now() -> None:
+    new = successor_spec()
+    new["linux"]["resources"]["hugepageLimits"] = [{"pageSize": "2MB", "limit": 4096}]
+    pages = [api_pb2.HugepageLimit(page_size="2MB", limit=4096)]
+    assert difference(new, hugepage_limits=pages) is None
+    pages[0].limit = 2048
+    reported = difference(new, hugepage_limits=pages)
+    assert reported is not None
+    assert reported.startswith("linux.resources.hugepageLimits")
+    new = successor_spec()
+    new["linux"]["resources"]["unified"] = {"memory.high": "4096"}
+    assert difference(new, unified={"memory.high": "4096"}) is None
+    reported = difference(new, unified={"memory.high": "2048"})
+    assert reported is not None
+    assert reported.startswith("linux.resources.unified")
+
+
 def test_a_resize_that_a_clone_lost_is_named_although_its_own_config_agrees() -> None:
     old, new = crio.spec(), successor_spec()
     old["linux"]["resources"]["memory"] = {"limit": 1 << 30}
@@ -304,6 +321,7 @@ def test_a_container_without_reported_resources_or_a_file_for_its_termination_me
     old, new = likeness.Container(crio.status().id, crio.spec()), likeness.Container(crio.NEW_ID, successor_spec())
     mount = next(each for each in new.spec["mounts"] if each["destination"] == TERMINATION)
     mount["source"] = mount["source"].removesuffix("new")
+    new.spec["linux"]["resources"]["cpu"]["cpus"] = "4-7"  # chosen by the node
     assert likeness.difference(old, new, config=config()) is None
     mount["options"] = []
     assert likeness.difference(old, new, config=config()) is not None
