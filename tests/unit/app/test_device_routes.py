@@ -130,7 +130,8 @@ async def _running(counter: Counter, script: str) -> asyncio.subprocess.Process:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 async def test_signal_ends_the_command_and_reopens_the_driver(counter: Counter, number: signal.Signals) -> None:
     """The operator's session is lost, or something stops the command: the driver would be closed for an hour."""
-    child = await _running(counter, "import signal; print('begun'); signal.pause()")
+    default = f"signal.signal({number.value}, signal.SIG_DFL)"  # under nohup(1) it is ignored, and inherited like that
+    child = await _running(counter, f"import signal; {default}; print('begun'); signal.pause()")
     assert not counter.node.handles.held
     child.send_signal(number)
     assert await child.wait() == 128 + number

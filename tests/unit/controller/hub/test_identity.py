@@ -189,7 +189,8 @@ async def test_caller_with_other_token_gets_no_session(
     env: HubServiceEnv, token: str | None, code: str, reason: str
 ) -> None:
     agent = await env.agent(token=token)
-    await agent.say(words.hello())
+    if reason == "WrongNode":  # the others are refused at once, and grpc.aio may call that INTERNAL during a write
+        await agent.say(words.hello())
     assert (await agent.ended())[0] is grpc.StatusCode[code]
     assert not env.engine.heard
     assert env.counted() == {reason: 1}
