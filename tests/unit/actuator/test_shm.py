@@ -246,13 +246,13 @@ def on_dead_fuse(tmp_path: Path) -> Iterator[str]:
     try:
         program = os.open("/dev/fuse", os.O_RDWR)
     except OSError as error:
-        pytest.skip(f"no FUSE here: {error}")
+        pytest.skip(f"cannot open the FUSE device here: {error}")
     options = f"fd={program},rootmode=40000,user_id=0,group_id=0"
     failed = libc.mount(b"test", os.fsencode(at), b"fuse", 0, options.encode())
     with contextlib.ExitStack() as opened:
         if failed:
             os.close(program)
-            pytest.skip(f"no FUSE here: {os.strerror(ctypes.get_errno())}")
+            pytest.skip(f"cannot mount a FUSE file system here: {os.strerror(ctypes.get_errno())}")
         opened.callback(libc.umount2, os.fsencode(at), 2)  # MNT_DETACH
         file = os.open(at, os.O_PATH)
         opened.callback(os.close, file)

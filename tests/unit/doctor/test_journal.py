@@ -1,5 +1,6 @@
 """The doctor's check of the journal: quarantined restarts are reported, and nothing is changed."""
 
+import contextlib
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -30,6 +31,12 @@ async def quarantine(store: Store, restart: str, *, reason: str = "IndexError in
     await store.quarantine(restart, reason=reason, now=1000.0)
 
 
+def edit(directory: Path, statement: str) -> None:
+    """Change the state file, or create it, as another agent would."""
+    with contextlib.closing(sqlite3.connect(directory / FILE)) as database, database:
+        database.execute(statement)
+
+
 async def test_missing_journal_is_not_needed_and_not_created(tmp_path: Path) -> None:
     (check,) = await directories.quarantined(tmp_path)
     assert check.result is Result.NOT_NEEDED
@@ -43,9 +50,7 @@ async def test_journal_without_quarantined_restarts_is_ok(store: Store, tmp_path
 
 
 async def test_journal_of_a_later_release_fails(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / FILE) as database:
-        database.execute("PRAGMA user_version = 99")
-    database.close()
+    edit(tmp_path, "PRAGMA user_version = 99")
     (check,) = await directories.quarantined(tmp_path)
     assert check.result is Result.FAIL
     assert "it has format 99" in check.what
@@ -81,19 +86,14 @@ async def test_check_reads_the_agents_file_and_leaves_none_behind(tmp_path: Path
 
 async def test_restart_of_another_version_is_reported_by_its_id(store: Store, tmp_path: Path) -> None:
     await quarantine(store, "bad")
-    with sqlite3.connect(tmp_path / FILE) as other:
-        other.execute("UPDATE intents SET body = '{}'")
-    other.close()
+    edit(tmp_path, "UPDATE intents SET body = '{}'")
     (check,) = await directories.quarantined(tmp_path)
     assert check.result is Result.WARN
     assert "restart bad" in check.what
 
 
 async def test_file_of_an_agent_without_quarantine_is_ok(tmp_path: Path) -> None:
-    sqlite3.connect(tmp_path / FILE).close()
-    with sqlite3.connect(tmp_path / FILE) as older:
-        older.execute("CREATE TABLE intents (id TEXT, body TEXT, outcome TEXT)")
-    older.close()
+    edit(tmp_path, "CREATE TABLE intents (id TEXT, body TEXT, outcome TEXT)")
     (check,) = await directories.quarantined(tmp_path)
     assert check.result is Result.OK
 
