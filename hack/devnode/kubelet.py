@@ -170,6 +170,7 @@ class Kubelet(Part):
             "authorization": {"mode": "AlwaysAllow"},
             # The plugin's GPUs become allocatable with the next status of the node: 10 s would prolong each start.
             "nodeStatusUpdateFrequency": "2s",
+            "nodeStatusReportFrequency": "5m",  # kubelet's default, unless the other one is set
             # Lower and higher values need CAP_SYS_RESOURCE, which containers and sandboxes lack.
             "oomScoreAdj": 0,
             "maxOpenFiles": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
