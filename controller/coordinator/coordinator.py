@@ -298,7 +298,7 @@ class GangCoordinator:
         if result.attempt and (member := self._dependencies.members.by_uid(step.pod)) is not None:
             self._dependencies.restarts.note_attempt(member.gang, result.attempt)
         round_ = self._round_of(step)
-        if round_ is not None and round_.id == result.round:
+        if round_ is not None and round_.id_for_agents == result.round:
             round_.submit(step)
         elif step.phase.is_before_release:
             log.warning("round.unknown", round=result.round, node=session.node, pod=result.pod.name)

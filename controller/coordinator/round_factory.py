@@ -5,15 +5,14 @@ from collections.abc import Callable
 
 import structlog
 
-from kubemend.controller.coordinator import round_report
+from kubemend.controller.coordinator import round_report, wire
 from kubemend.controller.coordinator.dependencies import Dependencies
 from kubemend.controller.coordinator.gang_state import Gang
 from kubemend.controller.coordinator.pending import PendingCause
 from kubemend.controller.coordinator.round_runner import RoundRunner
-from kubemend.controller.coordinator.wire import Orders
 from kubemend.controller.decisions.facts import Decision
 from kubemend.controller.leader.election import Term
-from kubemend.controller.model.faults import Cause, Fault
+from kubemend.controller.model.faults import Cause, Fault, Request
 from kubemend.controller.model.rounds import FaultReported, RoundRef
 from kubemend.controller.restarts.objects import NewRound, Restart
 from kubemend.controller.restarts.store import Begun
@@ -137,8 +136,10 @@ class RoundFactory:
 
     def _runner(self, first: Advance, *, restart: Restart | None, code: str, message: str) -> RoundRunner:
         spec = restart.spec if restart is not None else None
-        orders = Orders(
-            first.round.ref,
+        request_uid = restart.uid if restart is not None and isinstance(first.round.cause, Request) else ""
+        orders = wire.Orders(
+            wire.round_id(first.round.ref, request_uid=request_uid),
+            attempt=first.round.ref.attempt,
             code=code,
             message=message,
             hold_seconds=first.round.limits.hold,

@@ -60,8 +60,13 @@ class RoundRunner:
 
     @property
     def id(self) -> str:
-        """Return the id that agents use for the round."""
+        """Return the namespace and name of the round's object."""
         return self._round.ref.id
+
+    @property
+    def id_for_agents(self) -> str:
+        """Return the id of the round in messages (``wire.round_id``)."""
+        return self._orders.round_id
 
     def submit(self, *events: RoundEvent) -> None:
         """Queue events and process them together with those that arrive at the same moment."""

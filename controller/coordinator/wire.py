@@ -15,6 +15,9 @@ from kubemend.controller.model.rounds import RoundRef, StepResult
 
 _FAULT_KINDS: Final = coordination_codes.by_code(coordination_codes.FAULT_KINDS)
 _PHASES: Final = coordination_codes.by_code(coordination_codes.STEP_PHASES)
+_UID_CHARACTERS: Final = 8
+_LONGEST_NAME: Final = 253 - 1 - _UID_CHARACTERS
+"""Characters of an object's name to which those of its UID can be appended: the whole is the name of a subdomain."""
 _ALONE: Final = "; the hub did not answer in time, so its agent restarted the container alone"
 _NO_SECONDS: Final[Mapping[str, float]] = MappingProxyType({})
 
@@ -67,13 +70,24 @@ def sample(reported: pb.DeviceSample) -> Sample:
     return Sample(PodUid(reported.pod_uid), reported.device, reported.utilization, reported.clock, reported.power)
 
 
+def round_id(ref: RoundRef, *, request_uid: str = "") -> str:
+    """Return the id of a round in messages; ``request_uid`` is the UID of the object that requested it.
+
+    A request has a name of its author's choice, which an earlier round may have had: its members' agents would report
+    their results in that one. Other rounds have names that are never used again.
+    """
+    name = f"{ref.name[:_LONGEST_NAME].rstrip('-.')}.{request_uid[:_UID_CHARACTERS]}" if request_uid else ref.name
+    return f"{ref.namespace}/{name}"
+
+
 class Orders:
     """The orders of one round. What all its Stops have in common is serialized once, because rounds can be large."""
 
     def __init__(
         self,
-        ref: RoundRef,
+        round_id: str,
         *,
+        attempt: int,
         code: str,
         message: str,
         hold_seconds: float,
@@ -83,14 +97,14 @@ class Orders:
         find: Callable[[PodUid], Member | None],
     ) -> None:
         """``find`` returns members by pod UID."""
-        self._round = ref.id
+        self.round_id = round_id
         self._containers = containers
         self._find = find
         self._head = ports.encode(
             pb.HubMessage(
                 stop=pb.Stop(
-                    round=ref.id,
-                    attempt=ref.attempt,
+                    round=round_id,
+                    attempt=attempt,
                     cause_code=code,
                     cause_message=message,
                     strategy=strategy,
@@ -110,10 +124,10 @@ class Orders:
                 return effect.node, self._head + ports.encode(message)
             case rounds.Release():
                 message = pb.HubMessage()
-                message.release.round = self._round
+                message.release.round = self.round_id
                 message.release.pod_uids.extend(sorted(effect.pods))
             case rounds.Abort():
-                message = abort(self._round, pods=effect.pods, reason=effect.reason)
+                message = abort(self.round_id, pods=effect.pods, reason=effect.reason)
         return effect.node, ports.encode(message)
 
     def _order(self, order: pb.Order, uid: PodUid, kind: OrderKind) -> None:

@@ -165,5 +165,5 @@ class RoundRef:
 
     @property
     def id(self) -> str:
-        """Return the id that agents use."""
+        """Return the namespace and name of its object."""
         return f"{self.namespace}/{self.name}"

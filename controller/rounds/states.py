@@ -156,7 +156,7 @@ class MemberState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round. ``ref.id`` is the id that agents use. ``machine`` creates and advances it.
+    """One round. ``machine`` creates and advances it.
 
     Times are Unix seconds.
 

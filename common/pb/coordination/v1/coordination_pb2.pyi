@@ -526,7 +526,7 @@ class Stop(_message.Message):
     GRACE_SECONDS_FIELD_NUMBER: _builtins.int
     ORDERS_FIELD_NUMBER: _builtins.int
     round: _builtins.str
-    """"namespace/name" of its Restart object"""
+    """"namespace/name" of its Restart object; ".", and the beginning of its UID, if a person created it"""
     attempt: _builtins.int
     cause_code: _builtins.str
     cause_message: _builtins.str

@@ -351,12 +351,12 @@ async def test_round_with_a_timeout_of_its_own_is_resumed_by_that(timeout: int, 
     env = CoordinatorEnv(builders.gang(SIZE))
     async with env.leading():
         env.restarts.asked(request(RestartSpec(gang=builders.GANG, timeout_seconds=timeout)))
-        round_id = await stopped(env)
-    found = env.restarts.all[round_id]
+        await stopped(env)
+    found = env.restarts.all["team/please"]
     status = {**found.status, "startTime": timestamps.rfc3339(env.now() - age)}
-    env.restarts.all[round_id] = replace(found, status=status)
+    env.restarts.all["team/please"] = replace(found, status=status)
     async with env.leading(epoch=2):
-        assert (round_id not in env.restarts.statuses) is resumes
+        assert ("team/please" not in env.restarts.statuses) is resumes
 
 
 def taken_back(restarts: RestartsHere, restart: Restart) -> None:
@@ -624,9 +624,32 @@ async def test_request_restarts_gang_with_options_of_its_object() -> None:
     async with env.leading():
         env.restarts.asked(request(spec))
         stop = (await env.agent(0).received("stop")).stop
-        assert (stop.round, stop.strategy, stop.grace_seconds) == ("team/please", "rerun", 7)
+        assert (stop.round, stop.strategy, stop.grace_seconds) == ("team/please.uid-plea", "rerun", 7)
         assert list(stop.orders[0].containers) == ["trainer"]
         assert "new data" in stop.cause_message
+
+
+@pytest.mark.parametrize("earlier", [Result.RUNNING, Result.FAILED, Result.SELF_RELEASED])
+async def test_results_in_an_earlier_round_of_the_same_name_do_not_count(
+    earlier: "pb.StepResult.Phase.ValueType",
+) -> None:
+    """Its request was deleted, and created again under the same name."""
+    env = CoordinatorEnv(builders.gang(SIZE))
+    spec = RestartSpec(gang=builders.GANG)
+    async with env.leading() as coordinator:
+        env.restarts.asked(request(spec))
+        first = await stopped(env)
+        env.restarts.deleted("team/please")
+        for index in range(SIZE):
+            assert (await env.agent(index).received("abort")).abort.round == first
+        env.restarts.asked(replace(request(spec), uid="another-uid"))
+        second = await stopped(env)
+        for index in range(SIZE):
+            env.stands(coordinator, index, first, earlier)
+            env.stands(coordinator, index, second, Result.STOPPED)
+        for index in range(SIZE):
+            assert (await env.agent(index).received("release")).release.round == second
+        assert env.replaced.wanted == []
 
 
 async def test_request_for_unknown_gang_is_refused() -> None:

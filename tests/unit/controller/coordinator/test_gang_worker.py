@@ -245,7 +245,7 @@ async def test_queued_request_runs_though_fault_after_round_is_gone() -> None:
         await eventually.true(lambda: not worker(coordinator)._deciding)
         env.stands(coordinator, 0, first, Result.SELF_RELEASED)
         env.members.gone(builders.member(0).pod.uid)
-        assert (await env.agent(1).received("stop")).stop.round == "team/please"
+        assert (await env.agent(1).received("stop")).stop.round == "team/please.uid-plea"
 
 
 async def test_queued_request_runs_though_end_of_round_was_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +262,7 @@ async def test_queued_request_runs_though_end_of_round_was_not_reported(monkeypa
         first = await released(env, coordinator, members=2)
         env.restarts.asked(request(RestartSpec(gang=builders.GANG)))
         env.stands(coordinator, 1, first, Result.RUNNING)
-        assert await stopped(env, members=2) == "team/please"
+        assert await stopped(env, members=2) == "team/please.uid-plea"
 
 
 async def test_gang_restarts_without_member_that_left_during_round() -> None:

@@ -138,7 +138,8 @@ class JobSetGangEnv:
             for agent in self.coordinator_env.agents.values():
                 if order:
                     await agent.received(order)
-        await until(lambda: self.coordinator_env.restarts.all[round_id].is_finished)
+        restart_id = round_id.partition(".")[0]  # that of a request has the beginning of its UID
+        await until(lambda: self.coordinator_env.restarts.all[restart_id].is_finished)
 
     async def answer(self, index: int = 0) -> pb.FaultAnswer:
         return (await self.coordinator_env.agent(index).received("answer")).answer

@@ -70,7 +70,7 @@ async def test_single_pod_is_restarted_in_its_own_round() -> None:
     async with env.leading() as coordinator:
         env.restarts.asked(request())
         stop = (await env.agent(0).received("stop")).stop
-        assert (stop.round, [order.pod.name for order in stop.orders]) == ("team/please", ["train-0-0"])
+        assert (stop.round, [order.pod.name for order in stop.orders]) == ("team/please.uid-plea", ["train-0-0"])
         env.stands(coordinator, 0, stop.round, Result.STOPPED)
         await env.agent(0).received("release")
         env.stands(coordinator, 0, stop.round, Result.RUNNING)
@@ -133,7 +133,7 @@ async def test_requests_for_one_pod_run_one_after_another() -> None:
         env.restarts.asked(request("first"))
         env.restarts.asked(request("second"))
         for name in ("first", "second"):
-            await see_through(env, coordinator, f"team/{name}")
+            await see_through(env, coordinator, f"team/{name}.uid-{name[:4]}")
             assert (await status_of(env, name))["phase"] == "Done"
         await until(lambda: not env.members.followed)
 
@@ -170,9 +170,9 @@ async def test_next_leader_resumes_before_agents_connect(age: float) -> None:
     assert env.restarts.all["team/please"].is_round
     async with env.leading(epoch=2) as coordinator:
         assert env.members.by_uid(alone().pod.uid) is not None
-        env.stands(coordinator, 0, "team/please", Result.STOPPED)
+        env.stands(coordinator, 0, "team/please.uid-plea", Result.STOPPED)
         await env.agent(0).received("release")
-        env.stands(coordinator, 0, "team/please", Result.RUNNING)
+        env.stands(coordinator, 0, "team/please.uid-plea", Result.RUNNING)
         assert (await status_of(env))["phase"] == "Done"
 
 
@@ -339,7 +339,7 @@ async def test_forged_rounds_do_not_block_leadership(monkeypatch: pytest.MonkeyP
     resuming = Resuming(env, at_first=most, monkeypatch=monkeypatch)
     async with env.leading():
         env.restarts.asked(replace(request(), spec=RestartSpec(gang=builders.GANG), gang=builders.GANG))
-        assert (await env.agent(0).received("stop")).stop.round == "team/please"
+        assert (await env.agent(0).received("stop")).stop.round == "team/please.uid-plea"
         resuming.allow(100)
         for number in range(100):
             assert (await status_of(env, f"forged-{number}"))["phase"] == "Failed"
@@ -349,14 +349,14 @@ async def test_only_one_of_many_rounds_of_a_gang_is_resumed(monkeypatch: pytest.
     env = CoordinatorEnv([builders.member(0)])
     async with env.leading():
         env.restarts.asked(replace(request(), spec=RestartSpec(gang=builders.GANG), gang=builders.GANG))
-        round_id = (await env.agent(0).received("stop")).stop.round
+        await env.agent(0).received("stop")
     for number in range(10):
         restart = forged(number, gang=builders.GANG)
         env.restarts.all[restart.id] = restart
     resuming = Resuming(env, at_first=1, monkeypatch=monkeypatch)
     async with env.leading(epoch=2):
-        assert resuming.done == [round_id]
+        assert resuming.done == ["team/please"]
         resuming.allow(10)
         for number in range(10):
             assert (await status_of(env, f"forged-{number}"))["phase"] == "Failed"
-        assert round_id not in env.restarts.statuses
+        assert "team/please" not in env.restarts.statuses
