@@ -84,6 +84,8 @@ def _release(draft: RoundBuilder) -> None:
             draft.release(uid)
             if not one.replaces:
                 draft.forget(uid)  # it had not begun to run before the round either
+            elif not one.member.node:
+                draft.change(uid, order=None)  # it has not run, and need not be held when it starts
         elif one.phase in (MemberPhase.LEAVING, MemberPhase.FAILED):
             draft.abort(uid)
 

@@ -797,6 +797,20 @@ def test_replacement_without_order_runs_and_is_reported() -> None:
     assert _condition(play)["reason"] == "RanUnheld"
 
 
+def test_replacement_without_a_node_at_the_release_is_neither_held_nor_reported_as_unheld() -> None:
+    """Its node may be a new one, on which the agent starts later than the pod."""
+    play = Play(builders.gang(2), decision=RECREATE_0)
+    play.reported(StepPhase.STOPPED, 1)
+    play.tell(PodGone(uid(0)), seen(0, 1, phase=PodPhase.PENDING, node=NodeName("")))
+    play.tell(after=LIMITS.hold_for_recreated)
+    play.reported(StepPhase.RUNNING, 1)
+    play.wanted(Stop)
+    play.tell(arrived(0), after=LIMITS.release)
+    play.tell(seen(0, 1), after=LIMITS.release)
+    assert (play.round.phase, play.wanted(Stop)) == (Phase.DONE, [])
+    assert _condition(play)["status"] == "True"
+
+
 def test_replacement_that_runs_when_the_round_ends_for_another_fault_is_back() -> None:
     play = Play(builders.gang(2), decision=RECREATE_0)
     play.reported(StepPhase.STOPPED, 1)
