@@ -104,7 +104,6 @@ class RoundFactory:
             kept=kept,
             members=members,
             nodes=self._gang.nodes(members),
-            results=(),
             opted_in_namespaces=self._dependencies.policy.namespaces,
             limits=round_report.limits(self._dependencies.policy.limits, restart),
             max_unavailable=restart.spec.unavailable(len(members)),

@@ -26,7 +26,7 @@ from kubemend.controller.gangs import gang_options
 from kubemend.controller.gangs import members as members_module
 from kubemend.controller.model.faults import Cause, Fault, Request
 from kubemend.controller.model.members import Member, NodeName, NodeView, PodPhase
-from kubemend.controller.model.rounds import Abort, RoundEvent, RoundRef, StepResult
+from kubemend.controller.model.rounds import Abort, RoundEvent, RoundRef
 from kubemend.controller.rounds import deadlines, events, progress, replacement
 from kubemend.controller.rounds.round_builder import RoundBuilder
 from kubemend.controller.rounds.states import Advance, Limits, MemberPhase, MemberState, Round
@@ -104,7 +104,6 @@ def resume(
     kept: Kept,
     members: Iterable[Member],
     nodes: Mapping[NodeName, NodeView],
-    results: Iterable[StepResult] = (),
     opted_in_namespaces: frozenset[str] = frozenset(),
     limits: Limits | None = None,
     max_unavailable: int | None = None,
@@ -112,9 +111,9 @@ def resume(
 ) -> Advance:
     """Resume a previous leader's round, as far as it is known, and return it with the next effects.
 
-    ``results`` are the results in agents' Hellos so far; others follow as events. Pods that are newer than all with
-    which the round began are replacements. Members on nodes that are not ready are lost if their agents do not connect
-    in time, as after any other loss of a connection.
+    The results in agents' Hellos follow as events. Pods that are newer than all with which the round began are
+    replacements. Members on nodes that are not ready are lost if their agents do not connect in time, as after any
+    other loss of a connection.
     """
     everyone = tuple(members)
     present = members_module.by_slot(everyone)
@@ -141,8 +140,6 @@ def resume(
         if is_new or member.deleting:
             draft.replaced.add(member.slot)
         _enrol(draft, member, is_new=is_new)
-    for event in results:
-        events.apply(draft, event)
     replacements = sum(one.replaces and members_module.interchangeable(one.member) for one in draft.members.values())
     to_replace = present.keys() if kept.decision.kind is Kind.RECREATE_ALL else kept.decision.recreate
     for slot in sorted((to_replace | kept.slots) - present.keys()):
@@ -151,8 +148,7 @@ def resume(
         else:
             draft.awaited[slot] = now
     for slot in sorted(present.keys() & (to_replace | cases.lost_slots(present, nodes, but=draft.lost))):
-        if not draft.phase.is_final and not draft.proven:
-            _replace(draft, present[slot], nodes)
+        _replace(draft, present[slot], nodes)
     return _advanced(draft)
 
 
@@ -211,7 +207,8 @@ def _replace(draft: RoundBuilder, member: Member, nodes: Mapping[NodeName, NodeV
     uid, cause = member.pod.uid, draft.state.cause
     one = draft.members.get(uid)
     if (
-        one is None
+        draft.phase.is_final
+        or one is None
         or member.slot in draft.replaced
         or one.phase not in (MemberPhase.WAITING, MemberPhase.STOPPING, MemberPhase.STOPPED, MemberPhase.JOINING)
     ):

@@ -173,18 +173,17 @@ class Simulation:
         self.epoch += 1
         kept = status.parse(json.loads(self.record), created_at=builders.NOW)
         reported = [event for node in self.nodes.values() if self.rolls.random() < 0.5 for event in self._hello(node)]
-        self._hear(reported)
         advance = machine.resume(
             REF,
             kept=kept,
             members=[pod.member for pod in self.pods.values()],
             nodes=self.views(),
-            results=[event for event in reported if isinstance(event, StepResult)],
             limits=LIMITS,
             max_unavailable=self.rolling,
             now=self.now,
         )
         self._perform(advance)
+        self.tell(*(event for event in reported if isinstance(event, StepResult)))
         for node in self.nodes.values():
             self._connect(node)
 

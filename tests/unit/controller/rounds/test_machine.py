@@ -1063,6 +1063,35 @@ def test_pod_that_fails_after_decision_is_recreated() -> None:
     assert [(each.pod.uid, each.reason) for each in play.wanted(Recreate)] == [(uid(1), "PodFailed")]
 
 
+def test_no_pod_is_deleted_once_the_round_has_failed_for_one_that_must_stay() -> None:
+    """It has opted out since the decision."""
+    decision = Decision(Kind.IN_PLACE_AND_RECREATE, Reason.MEMBERS_LOST, "", frozenset({"train/0", "train/1"}))
+    play = Play([builders.member(0, annotations={}), *builders.gang(3)[1:]], decision=decision)
+    assert (play.round.phase, play.wanted(Recreate)) == (Phase.FAILED, [])
+
+
+def test_protected_pod_that_fails_after_decision_is_left_out() -> None:
+    play = Play([builders.member(0), builders.member(1, phase=PodPhase.FAILED, owner=None)])
+    play.reported(StepPhase.STOPPED, 0)
+    assert (play.wanted(Recreate), pods(play.wanted(Release))) == ([], {uid(0)})
+
+
+def test_failed_pod_that_its_job_has_replaced_before_the_round_is_not_waited_for() -> None:
+    play = Play([builders.member(0, phase=PodPhase.FAILED), builders.member(0, generation=1)])
+    play.tell(StepResult(uid(0, 1), StepPhase.STOPPED))
+    play.tell(StepResult(uid(0, 1), StepPhase.RUNNING))
+    assert play.round.phase is Phase.DONE
+    assert status.render(play.round)["members"]["total"] == 1
+
+
+def test_member_that_has_completed_before_the_round_counts_as_one() -> None:
+    play = Play([builders.member(0), builders.member(1, phase=PodPhase.SUCCEEDED)])
+    play.reported(StepPhase.STOPPED, 0)
+    play.reported(StepPhase.RUNNING, 0)
+    counts = status.render(play.round)["members"]
+    assert (counts["total"], counts["running"], play.round.phase) == (2, 1, Phase.DONE)
+
+
 def test_pod_that_fails_while_others_stop_is_recreated_and_blocks_nothing() -> None:
     play = Play(builders.gang(2))
     play.tell(seen(0, phase=PodPhase.FAILED))
@@ -1413,7 +1442,9 @@ def resumed(
     )
     kept = status.parse(status.render(begun.round), created_at=NOW)
     nodes = builders.nodes(2)
-    return machine.resume(REF, kept=kept, members=members, nodes=nodes, results=reported, now=NOW + 5.0, **changes)
+    first = machine.resume(REF, kept=kept, members=members, nodes=nodes, now=NOW + 5.0, **changes)
+    after = machine.advance(first.round, reported, now=NOW + 5.0)
+    return replace(after, effects=first.effects + after.effects)
 
 
 def taken_over(size: int, **changes: Any) -> Play:
