@@ -66,7 +66,7 @@ def _on_running(draft: RoundBuilder, one: MemberState, result: StepResult) -> No
         _on_self_released(draft, one, result)
     elif one.phase in (*BEFORE_RELEASE, MemberPhase.RELEASING):
         # A previous leader released it, which was not known here: then all old containers were dead.
-        draft.proven |= one.phase is not MemberPhase.RELEASING and not draft.state.rolling
+        draft.proven = True
         draft.change(result.pod, phase=MemberPhase.RUNNING, old_runs=False, running=draft.elapsed, **_measured(result))
     elif one.phase is MemberPhase.LEAVING and one.order is OrderKind.RESTART and not draft.state.rolling:
         draft.proven = True

@@ -284,7 +284,7 @@ def test_completion_is_neither_failure_nor_restart() -> None:
     play.reported(StepPhase.STOPPED, 2)
     assert pods(play.wanted(Release)) == {uid(2)}
     play.reported(StepPhase.RUNNING, 2)
-    assert play.round.phase is Phase.DONE
+    assert (play.round.phase, _condition(play)["reason"]) == (Phase.DONE, "AllHeld")
 
 
 def test_pod_of_a_completed_member_may_go() -> None:
@@ -769,7 +769,7 @@ def test_replacement_held_after_release_is_released_at_once() -> None:
     play.tell(after=LIMITS.hold_for_recreated)
     play.wanted(Release)
     play.tell(StepResult(uid(0, 1), StepPhase.STOPPED))
-    assert pods(play.wanted(Release)) == {uid(0, 1)}
+    assert (play.stands(0, 1), pods(play.wanted(Release))) == (MemberPhase.RELEASING, {uid(0, 1)})
 
 
 def test_recreated_members_do_not_wait_for_one_another() -> None:
@@ -1128,6 +1128,8 @@ def test_pod_that_has_succeeded_is_not_awaited() -> None:
     play.reported(StepPhase.STOPPED, 1)
     play.tell(seen(0, phase=PodPhase.SUCCEEDED))
     assert (play.stands(0), pods(play.wanted(Release))) == (MemberPhase.COMPLETED, {uid(1)})
+    play.reported(StepPhase.RUNNING, 1)
+    assert (play.round.phase, _condition(play)["reason"]) == (Phase.DONE, "AllHeld")
 
 
 def test_member_that_its_agent_refuses_as_completed_fails_nothing() -> None:
@@ -1169,12 +1171,68 @@ def test_result_of_an_unknown_pod_has_no_effect(phase: StepPhase) -> None:
     assert (play.round.phase, play.round.members, play.effects) == (Phase.STOPPING, members, [])
 
 
-@pytest.mark.parametrize("phase", [each for each in StepPhase if each is not StepPhase.SELF_RELEASED])
+@pytest.mark.parametrize("phase", StepPhase)
 def test_result_of_a_completed_member_has_no_effect(phase: StepPhase) -> None:
     play = Play(builders.gang(2))
     play.reported(StepPhase.COMPLETED, 0)
     play.reported(phase, 0)
     assert (play.round.phase, play.stands(0)) == (Phase.STOPPING, MemberPhase.COMPLETED)
+
+
+@pytest.mark.parametrize("phase", StepPhase)
+def test_result_of_a_member_that_failed_after_the_release_does_not_bring_it_back(phase: StepPhase) -> None:
+    play = Play(builders.gang(3))
+    play.reported(StepPhase.STOPPED, 0, 1, 2)
+    play.reported(StepPhase.FAILED, 0, reason="StartFailed")
+    play.reported(phase, 0)
+    assert (play.round.phase, play.stands(0)) == (Phase.RELEASING, MemberPhase.FAILED)
+
+
+@pytest.mark.parametrize("phase", [StepPhase.FAILED, StepPhase.STUCK, StepPhase.REFUSED])
+def test_others_wait_until_a_leaving_pod_is_gone_whatever_its_agent_reports(phase: StepPhase) -> None:
+    play = Play(builders.gang(2))
+    play.tell(seen(0, deleting=True))
+    play.reported(StepPhase.STOPPED, 1)
+    play.reported(phase, 0, reason="Failed")
+    assert (play.round.phase, play.stands(0), play.wanted(Release)) == (Phase.STOPPING, MemberPhase.LEAVING, [])
+
+
+def test_pod_that_its_node_does_not_have_is_gone() -> None:
+    """Its agent has waited for the ends of its containers."""
+    play = Play(builders.gang(2))
+    play.reported(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.GONE, 0)
+    assert (play.stands(0), list(play.round.awaited)) == (MemberPhase.GONE, ["train/0"])
+
+
+def test_repeated_result_of_a_running_member_does_not_make_it_slower() -> None:
+    play = Play(builders.gang(2))
+    play.reported(StepPhase.STOPPED, 0, 1)
+    play.tell(StepResult(uid(0), StepPhase.RUNNING), after=1.0)
+    play.tell(StepResult(uid(0), StepPhase.RUNNING), after=1.0)
+    assert play.round.members[uid(0)].running == 1.0
+
+
+def test_replacement_that_cannot_be_held_has_run_next_to_old_containers() -> None:
+    play = Play(builders.gang(2), decision=RECREATE_0)
+    play.tell(PodGone(uid(0)), arrived(0))
+    play.tell(StepResult(uid(0, 1), StepPhase.REFUSED, "CannotHold"))
+    play.reported(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.RUNNING, 1)
+    assert [(each.member, each.reason) for each in outcome.failures(play.round)] == [("train-0-1", "CannotHold")]
+    assert (play.round.phase, _condition(play)["reason"]) == (Phase.DEGRADED, "RanUnheld")
+
+
+@pytest.mark.parametrize("result", [StepPhase.RUNNING, StepPhase.FAILED])
+def test_replacement_that_begins_after_the_release_did_not_run_unheld(result: StepPhase) -> None:
+    play = Play(builders.gang(2), decision=RECREATE_0)
+    play.tell(PodGone(uid(0)), arrived(0))
+    play.reported(StepPhase.STOPPED, 1)
+    play.tell(after=LIMITS.hold_for_recreated)
+    play.reported(StepPhase.RUNNING, 1)
+    play.tell(StepResult(uid(0, 1), result))
+    assert play.round.phase.is_final
+    assert _condition(play)["reason"] == "AllHeld"
 
 
 def test_replacement_that_runs_before_the_release_proves_nothing() -> None:
@@ -1278,6 +1336,39 @@ def test_round_ends_without_deletion_when_a_member_leaves_its_gang(left: int) ->
     assert [each.pod for each in play.advance.again] == [uid(0)] * left  # decided on again if its member stayed
 
 
+def test_requested_round_that_ends_because_a_member_leaves_its_gang_is_not_repeated() -> None:
+    play = Play(builders.gang(2), cause=Request(GANG, "me", "new weights", NOW))
+    play.tell(MemberLeft(uid(0)))
+    assert (play.round.phase, play.round.reason, play.advance.again) == (Phase.FAILED, "MemberLeft", ())
+
+
+@pytest.mark.parametrize("left", [1, 7], ids=["completed", "unknown"])
+def test_pod_that_the_round_does_not_stop_may_leave_its_gang(left: int) -> None:
+    play = Play(builders.gang(2))
+    play.reported(StepPhase.COMPLETED, 1)
+    play.tell(MemberLeft(uid(left)))
+    assert play.round.phase is Phase.STOPPING
+
+
+def test_member_that_is_being_deleted_may_not_leave_its_gang() -> None:
+    play = Play(builders.gang(2))
+    play.tell(seen(1, deleting=True))
+    play.tell(MemberLeft(uid(1)))
+    assert (play.round.phase, play.round.reason) == (Phase.FAILED, "MemberLeft")
+
+
+@pytest.mark.parametrize("later", [{"phase": PodPhase.SUCCEEDED}, {"phase": PodPhase.FAILED}, {"deleting": True}])
+def test_pod_that_changes_after_its_member_is_over_or_runs_again_changes_nothing_else(later: dict[str, Any]) -> None:
+    play = Play(builders.gang(3))
+    play.reported(StepPhase.STOPPED, 0, 1, 2)
+    play.reported(StepPhase.FAILED, 0, reason="StartFailed")
+    play.tell(seen(0, **later))
+    assert (play.round.phase, play.stands(0)) == (Phase.RELEASING, MemberPhase.FAILED)
+    play.reported(StepPhase.RUNNING, 1)
+    play.tell(seen(1, deleting=True))
+    assert (play.round.phase, play.stands(1)) == (Phase.RELEASING, MemberPhase.RUNNING)
+
+
 @pytest.mark.parametrize("phase", [StepPhase.STOPPED, StepPhase.RUNNING])
 def test_released_member_may_leave_its_gang(phase: StepPhase) -> None:
     play = Play(builders.gang(2))
@@ -1362,6 +1453,29 @@ def test_rolling_round_restarts_a_waiting_member_that_fails_at_once_and_no_other
     play.tell(FaultReported(uid(4), "Exit1", "exited", at=NOW))
     assert play.stands(4) is MemberPhase.STOPPING
     assert pods(play.wanted(Stop)) == {uid(4)}
+
+
+def test_rolling_round_recreates_a_waiting_member_whose_pod_fails() -> None:
+    play = rolling(3, 1)
+    play.tell(seen(2, phase=PodPhase.FAILED))
+    assert [(each.pod.uid, each.reason) for each in play.wanted(Recreate)] == [(uid(2), "PodFailed")]
+
+
+def test_rolling_round_does_not_wait_for_a_pod_that_was_unavailable_before_it() -> None:
+    members = [builders.member(0, phase=PodPhase.PENDING), builders.member(1)]
+    play = Play(members, cause=Request(GANG, "me", "new weights", NOW, max_unavailable=1))
+    assert pods(play.wanted(Stop)) == {uid(1)}
+    play.reported(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.RUNNING, 1)
+    assert play.round.phase is Phase.DONE
+
+
+def test_fault_from_before_a_members_stop_ends_no_rolling_round() -> None:
+    play = rolling(2, 1)
+    play.tell(StepResult(uid(0), StepPhase.STOPPED), after=2.0)
+    play.reported(StepPhase.RUNNING, 0)
+    play.tell(FaultReported(uid(0), "Exit1", "exited", at=NOW + 1.0))
+    assert (play.stands(1), play.round.again) == (MemberPhase.STOPPING, ())
 
 
 def test_rolling_round_ends_if_a_pod_is_not_replaced_in_time() -> None:
@@ -1600,6 +1714,13 @@ def taken_over_without_node(**state: Any) -> Play:
     play.take(machine.resume(REF, kept=kept, members=play.members.values(), nodes=nodes, now=play.now))
     play.tell(NodeChanged(NODE_0, connected=False, lost=True, out_of_service="out_of_service" in state))
     return play
+
+
+def test_member_that_is_deleted_after_the_previous_leaders_release_proves_it() -> None:
+    play = taken_over(2)
+    play.tell(seen(0, deleting=True))
+    play.reported(StepPhase.RUNNING, 0)
+    assert (play.round.phase, play.round.blocking) == (Phase.RELEASING, 0)
 
 
 def test_member_that_its_agent_released_after_the_release_of_another_runs() -> None:
