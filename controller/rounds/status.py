@@ -116,8 +116,9 @@ def render(state: Round) -> Json:
 def parse(status: Mapping[str, Any], *, created_at: float) -> Kept:
     """Return the state that ``render`` kept of a round that is not over. Raises KeyError, ValueError or TypeError.
 
-    ``created_at`` is when its object was created, by the API server's clock. A request may have waited since then, so
-    the newest pod with which the round began counts, too.
+    ``created_at`` is when its object was created, by the API server's clock, which counts whole seconds: a pod may have
+    been replaced in the same one, or been created while a request waited. So the newest pod with which the round began
+    tells replacements apart.
     """
     resume, written, decided = status["resume"], status["trigger"], status["decision"]
     trigger = Trigger(
@@ -132,7 +133,7 @@ def parse(status: Mapping[str, Any], *, created_at: float) -> Kept:
     decision = Decision(
         Kind(decided["kind"]), Reason(decided["reason"]), decided["detail"], recreate=frozenset(resume["recreate"])
     )
-    members_until = max(created_at, float(resume.get("newestMemberAt", 0.0)))  # older controllers wrote none
+    members_until = float(resume.get("newestMemberAt", created_at))  # older controllers wrote none
     slots = frozenset(resume.get("slots", ()))
     return Kept(_cause(trigger, resume), decision, trigger, float(resume["startedAt"]), members_until, slots)
 

@@ -1598,8 +1598,9 @@ def test_released_member_proves_that_all_were_stopped() -> None:
     assert pods(each for each in advance.effects if isinstance(each, Release)) == {uid(1)}
 
 
-def test_pods_newer_than_round_are_held_without_second_deletion() -> None:
-    new = builders.member(0, generation=5)
+@pytest.mark.parametrize("created_at", [NOW, NOW + 5.0], ids=["in the second of the round's begin", "later"])
+def test_pods_newer_than_round_are_held_without_second_deletion(created_at: float) -> None:
+    new = builders.member(0, generation=5, created_at=created_at)
     advance = resumed([new, builders.member(1)], decision=RECREATE_0)
     assert [each for each in advance.effects if isinstance(each, Recreate)] == []
     assert [each.pods for each in advance.effects if isinstance(each, Stop)] == [
