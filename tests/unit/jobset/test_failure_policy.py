@@ -338,6 +338,21 @@ def test_single_restart_keeps_other_replicated_jobs_counts() -> None:
     assert {name: each.job_restarts for name, each in builders.counts(plan).items()} == {"a": (), "b": (1,)}
 
 
+def test_missing_jobs_have_the_attempts_of_their_own_replicated_jobs_and_indexes() -> None:
+    owner = builders.jobset(
+        builders.replicated("a"),
+        builders.replicated("b", replicas=2),
+        status=Status(replicated_jobs=(ReplicatedJobStatus("a", job_restarts=(3,)), ReplicatedJobStatus("b"))),
+    )
+    created = [each for group in decide.decide(builders.observed(owner)).writes for each in group]
+    attempts = {
+        each.name: each.body["metadata"]["labels"]["jobset.sigs.k8s.io/job-restart-attempt"]
+        for each in created
+        if isinstance(each, CreateJob)
+    }
+    assert attempts == {"js-a-0": "3", "js-a-1": "0", "js-b-0": "0", "js-b-1": "0"}
+
+
 @pytest.mark.parametrize("index", [None, 2, 9])
 def test_job_without_index_restarts_all(index: int | None) -> None:
     plan = answered(policy(rule(Action.RESTART_JOB)), failed("w-0", index=index))
