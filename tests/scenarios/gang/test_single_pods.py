@@ -100,6 +100,11 @@ async def test_restart_of_a_single_pod_restarts_it_in_place(
             assert after.running["trainer"] != before.running["trainer"]
             assert after.running["shipper"] == before.running["shipper"]
         assert len(await Rounds(api, GangKey("default", POD, "alone")).all()) == 2
+        await api.delete(f"{RESTARTS}/again-2")
+        await ask(api, "again-2", pod="alone")
+        status = await ended(api, "again-2")
+        assert status["phase"] == "Done", status
+        await trains_again(observer, "alone", restarts=3)
 
 
 async def test_requested_strategy_applies_to_a_single_pod(
