@@ -115,6 +115,7 @@ FULL = tuple(Past(NOW - 100.0 * age, NOW - 100.0 * age - 1.0) for age in range(1
         ({"cause": request(), "nodes": lost(1)}, Kind.IN_PLACE_AND_RECREATE, Reason.MEMBERS_LOST),
         ({"members": ALL_FAILED}, Kind.RECREATE_ALL, Reason.MEMBERS_LOST),
         ({"members": ALL_FAILED, "cause": request()}, Kind.RECREATE_ALL, Reason.MEMBERS_LOST),
+        ({"nodes": lost(1), "members": with_one(1, phase=PodPhase.SUCCEEDED)}, Kind.IN_PLACE, Reason.MEMBER_FAILED),
         ({"nodes": {}}, Kind.IN_PLACE, Reason.MEMBER_FAILED),
         ({"members": with_one(1, phase=PodPhase.FAILED)}, Kind.IN_PLACE_AND_RECREATE, Reason.MEMBERS_LOST),
         ({"cause": request(recreate=True)}, Kind.RECREATE_ALL, Reason.RECREATION_REQUESTED),
@@ -194,6 +195,12 @@ def test_gang_may_ask_for_fewer_rounds() -> None:
     decision = decide(members=with_one(2, annotations=annotations), history=past)
     assert (decision.kind, decision.reason) == (Kind.FAIL, Reason.BUDGET_SPENT)
     assert "1 rounds within 1 h; it opens again at" in decision.detail
+
+
+def test_gang_that_allows_no_round_is_never_restarted() -> None:
+    decision = decide(members=with_one(2, annotations={**builders.OPTED_IN, "kubemend.io/max-restarts": "0"}))
+    assert (decision.kind, decision.reason) == (Kind.FAIL, Reason.BUDGET_SPENT)
+    assert decision.detail == "the gang's budget is used up: no restart is allowed"
 
 
 def test_backoff_has_end_and_common_cause_in_detail() -> None:

@@ -93,6 +93,20 @@ def test_devices_of_a_member_are_averaged() -> None:
     assert dict(found[A].values) == {Measure.UTILIZATION: 0.75, Measure.CLOCK: 0.5}
 
 
+def test_measurements_of_several_agents_add_up_without_those_of_pods_that_left() -> None:
+    watch = Watch()
+    for pod, load in everyone(d=THROTTLED).items():  # one agent after another
+        watch = watch.seen(read(samples({pod: load}), now=1000.0))
+    for now in (1000.0, 1120.0):
+        watch = watch.seen(read(samples({A: BUSY, D: THROTTLED}), now=now))
+        watch = watch.seen(read(samples({B: BUSY, C: BUSY}), now=now))
+        _, of_all = watch.judged(GANG, now=now)
+        watch, of_three = watch.judged((A, C, D), now=now)
+    assert [each.pod for each in of_all] == [each.pod for each in of_three] == [D]
+    _, of_two = watch.judged((A, D), now=1120.0)
+    assert of_two == (), "two members have no median"
+
+
 def test_member_that_left_gang_is_forgotten() -> None:
     watch, _ = watched((300, everyone(d=THROTTLED)))
     watch, reports = watch.judged((A, B, C), now=1301.0)
