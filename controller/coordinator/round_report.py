@@ -63,9 +63,10 @@ def request_of(restart: Restart, *, key: GangKey, members: int) -> Request:
 
 def limits(policy: Limits, restart: Restart | None) -> Limits:
     """Return a round's limits: the operator's, unless its Restart object overrides them."""
-    if restart is None or restart.spec.timeout_seconds is None:
+    if restart is None:
         return policy
-    return replace(policy, whole=float(restart.spec.timeout_seconds))
+    whole = policy.whole if restart.spec.timeout_seconds is None else float(restart.spec.timeout_seconds)
+    return replace(policy, whole=whole, grace=restart.spec.grace_seconds)
 
 
 def cancelled() -> Cancelled:

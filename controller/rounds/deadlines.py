@@ -51,8 +51,10 @@ def _may_be_held(draft: RoundBuilder, one: MemberState) -> bool:
 
 
 def _stopping(draft: RoundBuilder, uid: PodUid, one: MemberState, *, again: bool) -> None:
-    silence = _silence(draft, one, draft.state.limits.stop)
-    if _is_overdue(draft, one, timeout=silence + gang_options.grace_seconds(one.member), silence=silence):
+    limits = draft.state.limits
+    silence = _silence(draft, one, limits.stop)
+    grace = limits.grace if limits.grace is not None else gang_options.grace_seconds(one.member)
+    if _is_overdue(draft, one, timeout=silence + grace, silence=silence):
         replacement.lose(
             draft, uid, reason="StopDeadline", detail=f"the member has not stopped within {_waited(draft, one)}"
         )

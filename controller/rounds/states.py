@@ -74,6 +74,7 @@ class Limits:
     - ``reconnect``: added to ``stop`` and ``release`` while the member's agent is not connected, as all agents of a new
       leader are; both count again from the new connection
     - ``slow``: maximum for stopping or starting with reports of progress
+    - ``grace``: the old containers' grace period by the request; None: each pod's own
     - ``absence``: the round fails if an old pod still exists after this time
     - ``hold_for_recreated``: for this time the members that stayed are held for those that are recreated; the
       annotation kubemend.io/hold overrides it
@@ -90,6 +91,7 @@ class Limits:
     stop: float = 10.0
     reconnect: float = 60.0
     slow: float = 600.0
+    grace: float | None = None
     absence: float = 300.0
     hold_for_recreated: float = 60.0
     recreated: float = 300.0

@@ -621,9 +621,12 @@ async def test_request_restarts_gang_with_options_of_its_object() -> None:
     spec = RestartSpec(
         gang=builders.GANG, grace_seconds=7, strategy="rerun", containers=("trainer",), reason="new data"
     )
-    async with env.leading():
+    async with env.leading() as coordinator:
         env.restarts.asked(request(spec))
         stop = (await env.agent(0).received("stop")).stop
+        runner = coordinator._workers[builders.GANG].runner
+        assert runner is not None
+        assert runner.round.limits.grace == 7, "its members have so long to stop"
         assert (stop.round, stop.strategy, stop.grace_seconds) == ("team/please.uid-plea", "rerun", 7)
         assert list(stop.orders[0].containers) == ["trainer"]
         assert "new data" in stop.cause_message

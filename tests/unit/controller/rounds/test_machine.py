@@ -594,6 +594,18 @@ def test_reports_of_progress_do_not_extend_wait_indefinitely() -> None:
     assert LIMITS.slow <= play.now - begun < LIMITS.slow + 2 * 3.0
 
 
+def test_member_has_the_grace_period_of_the_request_to_stop() -> None:
+    """Its program may write a checkpoint for longer than any other step takes."""
+    limits = Limits(grace=2 * LIMITS.slow, whole=4 * LIMITS.slow)
+    play = Play(builders.gang(2), cause=Request(GANG, "me", "new weights", NOW), limits=limits)
+    play.reported(StepPhase.STOPPED, 1)
+    while play.now < NOW + 2 * LIMITS.slow:
+        play.tell(StepResult(uid(0), StepPhase.STOPPING, "ProcessExiting"), after=3.0)
+        assert play.stands(0) is MemberPhase.STOPPING
+    play.reported(StepPhase.STOPPED, 0)
+    assert play.round.phase is Phase.RELEASING
+
+
 def test_repeated_report_is_no_progress() -> None:
     """Each Hello has a member's phase, even if it makes no progress."""
     play = Play(builders.gang(2))
