@@ -28,6 +28,7 @@ CREATE TABLE IF NOT EXISTS intents (
     id TEXT PRIMARY KEY, body TEXT NOT NULL, opened_at REAL NOT NULL, closed_at REAL, outcome TEXT
 );
 CREATE INDEX IF NOT EXISTS open_intents ON intents (opened_at) WHERE closed_at IS NULL;
+CREATE INDEX IF NOT EXISTS closed_intents ON intents (closed_at) WHERE closed_at IS NOT NULL;
 CREATE TABLE IF NOT EXISTS begun (
     pod_uid TEXT NOT NULL, containers TEXT NOT NULL, device TEXT, at REAL NOT NULL, fault_at REAL NOT NULL
 );
@@ -147,7 +148,7 @@ class Store:
             connection.execute("DELETE FROM replays WHERE intent NOT IN (SELECT id FROM intents)")
             # Times that far in the future were recorded before the clock was set back.
             kept = (now - COUNT_SECONDS, now + COUNT_SECONDS)
-            connection.execute("DELETE FROM begun WHERE at NOT BETWEEN ? AND ?", kept)
+            connection.execute("DELETE FROM begun WHERE at < ? OR at > ?", kept)
 
         await self._do(write)
 

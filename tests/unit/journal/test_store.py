@@ -1,5 +1,7 @@
 """The agent's state: durable before the first action, and never misread."""
 
+import asyncio
+import itertools
 import json
 import sqlite3
 from dataclasses import replace
@@ -51,6 +53,23 @@ async def test_expired_restarts_are_dropped(store: Store, now: float) -> None:
     await store.begin(builders.intent())
     await store.finish("r1", outcome="Swapped", now=now)
     assert await store.begun_since(0.0) == ()
+
+
+async def test_closing_an_intent_costs_no_more_after_hundreds(store: Store) -> None:
+    async def cost(intent_id: str) -> int:
+        await store.begin(builders.intent(id=intent_id))
+        steps = itertools.count()
+        store._connection.set_progress_handler(lambda: next(steps) < 0, 1)
+        await store.finish(intent_id, outcome="Swapped", now=1001.0)
+        store._connection.set_progress_handler(None, 0)
+        return next(steps)
+
+    await cost("warm-up")
+    few = await cost("second")
+    names = [f"r{number}" for number in range(500)]
+    await asyncio.gather(*(store.begin(builders.intent(id=name)) for name in names))
+    await asyncio.gather(*(store.finish(name, outcome="Swapped", now=1001.0) for name in names))
+    assert await cost("last") < 2 * few
 
 
 async def test_budget_counts_are_stored_as_given(store: Store, tmp_path: Path) -> None:

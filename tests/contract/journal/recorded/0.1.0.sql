@@ -20,6 +20,7 @@ CREATE TABLE rounds (
 );
 INSERT INTO "rounds" VALUES('team/r1','uid-1','{"version": 1, "namespace": "default", "pod": "trainer-0", "uid": "uid-1", "boot": "boot-1", "renewedAt": 10.0, "writtenAt": 1001.0, "names": ["trainer"], "released": false, "order": {"round": "team/r1", "attempt": 2, "pod": "uid-1", "kind": "Restart", "causeCode": "Exit1", "causeMessage": "it ended", "holdSeconds": 30.0, "containers": ["trainer"], "strategy": "swap", "grace": null}, "stepResult": {"phase": "Stopped", "reason": "Killed", "detail": "at once", "seconds": {"stop": 0.5}, "unheldSeconds": 0.25}}');
 CREATE INDEX open_intents ON intents (opened_at) WHERE closed_at IS NULL;
+CREATE INDEX closed_intents ON intents (closed_at) WHERE closed_at IS NOT NULL;
 CREATE INDEX begun_by_time ON begun (at);
 COMMIT;
 PRAGMA user_version = 1;
