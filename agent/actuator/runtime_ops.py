@@ -209,8 +209,10 @@ class RuntimeOps:
             return
         try:
             async with turns.waiting():
-                await hooks.run_post_start(
-                    spec.post_start, runtime=self.tools.runtime, container_id=container_id, pod_ip=spec.pod_ip
+                await turns.unless_hurried(
+                    hooks.run_post_start(
+                        spec.post_start, runtime=self.tools.runtime, container_id=container_id, pod_ip=spec.pod_ip
+                    )
                 )
         except hooks.HookFailedError as error:
             log.warning("restart.post_start_failed", restart=self.intent.id, container=container_id, error=str(error))

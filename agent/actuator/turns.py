@@ -1,4 +1,4 @@
-"""Give up a restart's turn on its node during waits.
+"""Give up a restart's turn on its node during waits, and some of the waits for a round that needs the pod.
 
 Only a limited number of restarts make their calls at once (``agent.restarts.slots``). The pod controls how long a
 program takes to end, a hook to answer or a device to be released, so a restart that waits for these lets others run.
@@ -42,6 +42,28 @@ def within(turn: Turn) -> Iterator[None]:
         yield
     finally:
         _turn.reset(token)
+
+
+_hurry: ContextVar[asyncio.Event | None] = ContextVar("hurry", default=None)
+
+
+@contextlib.contextmanager
+def hurried_by(round_waits: asyncio.Event) -> Iterator[None]:
+    """Have ``unless_hurried`` end early in the block, and in tasks that it starts, once this event is set."""
+    token = _hurry.set(round_waits)
+    try:
+        yield
+    finally:
+        _hurry.reset(token)
+
+
+async def unless_hurried(work: Coroutine[Any, Any, _T]) -> _T | None:
+    """Return the work's result; None if it was cancelled because a round waits for the pod: it ends its containers."""
+    if (hurry := _hurry.get()) is None:
+        return await work
+    task = asyncio.ensure_future(work)
+    await aio.first_of(task, hurry.wait())
+    return None if task.cancelled() else task.result()
 
 
 @contextlib.asynccontextmanager

@@ -1,9 +1,7 @@
 """Conclude restarts that were executed: report them, verify them with kubelet and the devices, and report again."""
 
 import asyncio
-import contextlib
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -17,7 +15,6 @@ from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.findings import FindingKind
 from kubemend.agent.model.outcomes import Outcome, Result
-from kubemend.agent.model.workloads import PodUid
 from kubemend.agent.restart import admission, verification
 from kubemend.agent.restart.device_release import ReleaseState
 from kubemend.agent.restarts import verifier
@@ -77,21 +74,6 @@ class Conclusions:
         self._suspects = suspects
         self._reattach_timer = reattach_timer
         self._next_steps = next_steps
-        self._expedited: dict[PodUid, asyncio.Event] = {}
-        self._expediting: Counter[PodUid] = Counter()
-
-    @contextlib.contextmanager
-    def expedite(self, pod: PodUid) -> Iterator[None]:
-        """Cut the verification of a pod's restart short during this block, because a round waits for the pod."""
-        self._expediting[pod] += 1
-        self._expedited.setdefault(pod, asyncio.Event()).set()
-        try:
-            yield
-        finally:
-            self._expediting[pod] -= 1
-            if not self._expediting[pod]:
-                del self._expediting[pod]
-                self._expedited.pop(pod, None)
 
     async def conclude(self, done: Done, *, devices: frozenset[DeviceId] | None, visit: GateSession) -> Outcome:
         """Report at once, verify, wait until kubelet agrees, and report again; return the outcome after that.
@@ -115,7 +97,7 @@ class Conclusions:
             verified = None
             with contained.within(Part.VERIFICATION, done.plan.target):
                 async with turns.waiting():
-                    verified = await self._verified_unless_expedited(done, devices=devices, visit=visit)
+                    verified = await turns.unless_hurried(self._verify(done, devices=devices, visit=visit))
             if verified is None:
                 log.info("restart.not_verified", restart=done.plan.id, container=str(done.plan.target))
                 if done.in_round:
@@ -142,23 +124,6 @@ class Conclusions:
         done = replace(done, outcome=copied)
         self._report(done, checks=(), settled=True)
         return done
-
-    async def _verified_unless_expedited(
-        self, done: Done, *, devices: frozenset[DeviceId] | None, visit: GateSession
-    ) -> _Verified | None:
-        """Return the verified outcome; None if a round waits for the pod."""
-        expedite = self._expedited.setdefault(done.plan.target.pod.uid, asyncio.Event())
-        verifying = asyncio.create_task(self._verify(done, devices=devices, visit=visit), name=f"verify {done.plan.id}")
-        waiting = asyncio.create_task(expedite.wait(), name=f"expedited {done.plan.id}")
-        try:
-            await asyncio.wait({verifying, waiting}, return_when=asyncio.FIRST_COMPLETED)
-            return verifying.result() if verifying.done() else None
-        finally:
-            verifying.cancel()
-            waiting.cancel()
-            await asyncio.wait({verifying, waiting})
-            if done.plan.target.pod.uid not in self._expediting:
-                self._expedited.pop(done.plan.target.pod.uid, None)
 
     async def _verify(self, done: Done, *, devices: frozenset[DeviceId] | None, visit: GateSession) -> _Verified:
         (outcome, settled), answer, free = await asyncio.gather(

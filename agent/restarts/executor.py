@@ -17,7 +17,6 @@ from kubemend.agent.metrics import Metrics
 from kubemend.agent.model import rounds
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.outcomes import Outcome, Result
-from kubemend.agent.model.workloads import PodUid
 from kubemend.agent.restart import admission, steps
 from kubemend.agent.restarts import restart_proof
 from kubemend.agent.restarts.budgets import Counted
@@ -200,10 +199,6 @@ class RestartExecutor:
         )
         await done.execution.give_back()
         return done.outcome
-
-    def expedite(self, pod: PodUid) -> contextlib.AbstractContextManager[None]:
-        """Cut the verification of a pod's restart short during this block, because a round waits for the pod."""
-        return self._conclusions.expedite(pod)
 
     @contextlib.contextmanager
     def _act_noted(self, *, in_round: bool) -> Iterator[None]:

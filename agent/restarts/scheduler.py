@@ -164,8 +164,7 @@ class RestartScheduler:
 
         After one that ``is_decided_again`` its intents stay open: submit another request, and ``close`` them then.
         """
-        uid = plan.target.pod.uid
-        async with self._locks.turn(uid, waiting=self._executor.expedite(uid)):
+        async with self._locks.turn(plan.target.pod.uid, for_round=True):
             return await self._executor.resume(plan, cause=cause, round_hooks=round_hooks, holding=holding)
 
     async def close(self, plan: RestartPlan, outcome: Outcome, *, stepped_down: SteppedDown | None = None) -> None:
@@ -301,7 +300,7 @@ class RestartScheduler:
         """Wait for the pod's lock and a slot. A round's members need no slot: they wait for each other, held."""
         uid = request.target.pod.uid
         if request.round_hooks is not None:
-            async with self._locks.turn(uid, waiting=self._executor.expedite(uid)):
+            async with self._locks.turn(uid, for_round=True):
                 yield
             return
         namespace = request.target.pod.namespace

@@ -13,11 +13,20 @@ _NAMESPACES_LEAVE = 8
 """One slot in this many is never given to the namespace that has all others, so calls that hang do not block a node."""
 
 
+class _PodLock:
+    """``rounds`` wait for it; ``hurry`` is the holder's, and set while one does (``turns.hurried_by``)."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.rounds = 0
+        self.hurry = asyncio.Event()
+
+
 class PodLocks:
     """One lock for each pod that has a restart or a waiting one."""
 
     def __init__(self) -> None:
-        self._locks: defaultdict[PodUid, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks: defaultdict[PodUid, _PodLock] = defaultdict(_PodLock)
         self._here: Counter[PodUid] = Counter()
 
     def is_locked(self, pod: PodUid) -> bool:
@@ -25,19 +34,26 @@ class PodLocks:
         return self._here[pod] > 0
 
     @contextlib.asynccontextmanager
-    async def turn(
-        self, pod: PodUid, *, waiting: contextlib.AbstractContextManager[object] | None = None
-    ) -> AsyncIterator[None]:
-        """Wait for the pod, within the context ``waiting``, and hold it during the block."""
-        lock = self._locks[pod]
+    async def turn(self, pod: PodUid, *, for_round: bool = False) -> AsyncIterator[None]:
+        """Wait for the pod, and hold it during the block, which is hurried when a round waits."""
+        held = self._locks[pod]
         self._here[pod] += 1
         try:
-            with waiting if waiting is not None else contextlib.nullcontext():
-                await lock.acquire()
+            held.rounds += for_round
+            if for_round:
+                held.hurry.set()
             try:
-                yield
+                await held.lock.acquire()
             finally:
-                lock.release()
+                held.rounds -= for_round
+            try:
+                held.hurry = asyncio.Event()
+                if held.rounds:
+                    held.hurry.set()
+                with turns.hurried_by(held.hurry):
+                    yield
+            finally:
+                held.lock.release()
         finally:
             self._here[pod] -= 1
             if not self._here[pod]:  # a lock that is free may still have waiters

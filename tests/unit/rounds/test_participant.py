@@ -23,6 +23,7 @@ from kubemend.agent.model.workloads import (
     PodUid,
     Probe,
     RestartPolicy,
+    SleepHook,
 )
 from kubemend.agent.restart import admission, probes
 from kubemend.agent.restarts.requests import Request
@@ -334,6 +335,21 @@ async def test_post_start_hook_runs_after_release(env: RoundEnv) -> None:
     env.rounds.release("default/gang-1", [])
     await reported.next()
     await eventually.true(lambda: "ExecSync" in env.pod.cri_env.server.called())
+
+
+async def test_round_does_not_wait_for_post_start_hooks_of_earlier_restarts(env: RoundEnv) -> None:
+    """It ends their containers."""
+    view = env.pod.pods.pods()[POD.uid]
+    specs = tuple(replace(spec, post_start=SleepHook(3600)) for spec in view.containers)
+    await env.pod.pods.put(replace(view, containers=specs))
+    alone = asyncio.create_task(env.restarts.submit(fault(FaultKind.DEVICE)))
+    await eventually.true(lambda: env.pod.cri_env.server.called().count("StopContainer") == 1)
+    for number in (1, 2):
+        reported = env.order(round=f"default/gang-{number}", attempt=number)
+        assert (await reported.next()).phase is StepPhase.STOPPED
+        env.rounds.release(f"default/gang-{number}", [])
+        assert (await reported.next()).phase is StepPhase.RUNNING
+    await alone
 
 
 async def test_hold_expires_without_renewal(env: RoundEnv) -> None:
