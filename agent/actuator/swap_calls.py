@@ -175,11 +175,23 @@ class SwapCalls:
         One that differs stays held at its first instruction, until it is removed.
         """
         if not self._standby.old_runs:
+            await self._end_rest_of_old()
             await self._ops.start_prepared(container_id)
             await self._started(container_id)
         elif await self._prepare_standby(container_id):
             await turns.side_by_side(self._start_held(container_id), self._proof.compare(container_id))
             await self._let_import(container_id)
+
+    async def _end_rest_of_old(self) -> None:
+        """Have the processes end that are left of an old container that has ended by itself.
+
+        Other runtimes end them before they report that; CRI-O does not if the pod's containers share a PID namespace.
+        """
+        if self._spec is None or not self.is_rebuilt or self.stopped_old:
+            return
+        namespaces = self._spec.successor.config.linux.security_context.namespace_options
+        if namespaces.pid != api_pb2.CONTAINER:
+            await self._tools.runtime.stop_container(self.intent.old, grace=0.0)
 
     async def _prepare_standby(self, container_id: ContainerId) -> bool:
         """Prepare the start of the successor, held, next to the frozen old container; return False if it must not be.

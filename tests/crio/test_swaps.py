@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,11 @@ import pytest
 
 from hack.devnode import crio, images
 from kubemend.agent.clients.podresources import convert
+from kubemend.agent.health import cgroup_paths
 from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, PodUid
 from kubemend.agent.restart import clone, reservations
+from kubemend.common import kernel_files
 from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 from tests import eventually
 from tests.crio.conftest import Swapper
@@ -65,6 +69,29 @@ async def test_a_program_that_handles_sigterm_is_killed_without_grace_period(
     await swapper.cri.stop_container(ContainerId(target), grace=grace)
     await eventually.true(lambda: _has_ended(cri, target))
     assert (await _status(cri, target)).exit_code == (0 if grace else 137)
+
+
+@pytest.mark.parametrize("by_itself", [False, True])
+async def test_all_processes_end_that_share_the_pods_pid_namespace(
+    pods: Pods, swapper: Swapper, cri: "api_pb2_grpc.RuntimeServiceAsyncStub", *, by_itself: bool
+) -> None:
+    """The kernel ends only those of a namespace that ends, and CRI-O the others when it removes the container."""
+    first = f"[ -n \"$KUBEMEND_RESTART_COUNT\" ] || {{ sleep 1000000 & }}; trap 'exit 1' USR1; {LOOP}"
+    running = await pods.run(name="shared", containers=[container("main", first)], shareProcessNamespace=True)
+    old = ContainerId(running.containers["main"])
+
+    def processes() -> list[Path]:
+        found = (each / "cgroup" for each in Path("/proc").iterdir() if each.name.isdecimal())
+        return [each for each in found if cgroup_paths.container_id(kernel_files.read(each) or "") == old]
+
+    await eventually.true(lambda: len(processes()) >= 2)
+    if by_itself:
+        os.kill((await swapper.cri.container_status(old)).pid or 0, signal.SIGUSR1)
+        await eventually.true(lambda: _has_ended(cri, old))
+        assert processes(), "CRI-O ends them itself"
+    outcome = await swapper.swap(running)
+    assert outcome.result is Result.SWAPPED, outcome
+    assert processes() == []
 
 
 async def test_a_resize_in_place_and_a_termination_message_are_kept(

@@ -41,10 +41,10 @@ class Behaviour:
 
     ``has_events`` False: no GetContainerEvents (containerd 1.6). ``tells_events`` False: the stream stays silent (CRI-O
     by default). ``gives_config`` False: the verbose status has no config. ``is_crio``: it has CRI-O's OCI spec instead.
-    ``root`` is every root's path in the spec. ``spec_of_new`` replaces parts of its ``process`` for every attempt but
-    the first. ``runtime_type``: the low-level runtime of all containers, None if not reported (CRI-O). ``start_fails``:
-    no container can be started, which containerd takes for the container's exit
-    (internal/cri/server/container_start.go). ``config`` is its configuration in the verbose Status.
+    ``root`` is every root's path in the spec, and ``namespaces`` the namespaces there. ``spec_of_new`` replaces parts
+    of its ``process`` for every attempt but the first. ``runtime_type``: the low-level runtime of all containers, None
+    if not reported (CRI-O). ``start_fails``: no container can be started, which containerd takes for the container's
+    exit (internal/cri/server/container_start.go). ``config`` is its configuration in the verbose Status.
     """
 
     has_events: bool = True
@@ -52,6 +52,7 @@ class Behaviour:
     gives_config: bool = True
     is_crio: bool = False
     root: str = "rootfs"
+    namespaces: Any = None
     spec_of_new: dict[str, Any] = field(default_factory=dict)
     runtime_type: str | None = "io.containerd.runc.v2"
     name: str = "containerd"
@@ -128,7 +129,7 @@ class Container:
                 "root": {"path": behaviour.root},
                 "process": {"env": env, "args": [*self.config.command, *self.config.args]},
                 "mounts": [{"destination": each.container_path, "source": each.host_path} for each in mounts],
-                "linux": {"cgroupsPath": f"/k8s.io/{self.id}"},
+                "linux": {"cgroupsPath": f"/k8s.io/{self.id}", "namespaces": behaviour.namespaces},
             },
         }
         if behaviour.runtime_type is not None:

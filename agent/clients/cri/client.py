@@ -242,13 +242,17 @@ class CriClient:
         """
         whole = _whole_seconds(grace)
         self._note_end(container_id)
-        if whole == 0 and await self._is_crio():
-            await self._kill(container_id)
+        on_crio = await self._status_on_crio(container_id)
+        if on_crio is not None and whole == 0:
+            self._kill(on_crio)
         with self._errors("StopContainer"), _gone_is_done():
             await self._stub.StopContainer(
                 api_pb2.StopContainerRequest(container_id=container_id, timeout=whole),
                 timeout=whole + self._deadlines.margin,
             )
+        if on_crio is not None and not on_crio.ends_with_first_process:
+            with self._not_killed(f"what container {container_id} has left"):
+                await asyncio.to_thread(kills.kill_left, container_id, proc=self._proc)
 
     async def root_of(self, container_id: ContainerId) -> str | None:
         """Return where CRI-O has mounted a container's root; None on another runtime. Raises NotFound."""
@@ -295,21 +299,29 @@ class CriClient:
             call.cancel()
         raise errors.RuntimeUnavailable("GetContainerEvents: the runtime ended the stream", where=self.endpoint)
 
-    async def _kill(self, container_id: ContainerId) -> None:
-        """Kill a running container on CRI-O, which sends it the stop signal first (``kills``)."""
+    async def _status_on_crio(self, container_id: ContainerId) -> ContainerStatus | None:
+        """Return the status of a container that CRI-O is about to stop; None if it is gone, or on another runtime."""
+        if not await self._is_crio():
+            return None
         try:
-            status = await self.container_status(container_id)
+            return await self.container_status(container_id)
         except errors.NotFound:
-            return
+            return None
         except errors.DeadlineExceeded as error:  # of a stop it would mean that the process cannot be killed
             raise errors.RuntimeUnavailable(error.what, where=error.where, hint=error.hint) from error
-        if status.state is not ContainerState.RUNNING or status.pid is None:
-            return
+
+    def _kill(self, status: ContainerStatus) -> None:
+        """Kill a running container on CRI-O, which sends it the stop signal first (``kills``)."""
+        if status.state is ContainerState.RUNNING and status.pid is not None:
+            with self._not_killed(f"pid {status.pid}"):
+                kills.kill(status.id, status.pid, proc=self._proc)
+
+    @contextlib.contextmanager
+    def _not_killed(self, what: str) -> Iterator[None]:
         try:
-            kills.kill(container_id, status.pid, proc=self._proc)
+            yield
         except OSError as error:
-            what = f"pid {status.pid} cannot be killed: {error.strerror}"
-            raise errors.CallFailed(what, where=self.endpoint) from error
+            raise errors.CallFailed(f"{what} cannot be killed: {error.strerror}", where=self.endpoint) from error
 
     async def _is_crio(self) -> bool:
         if self._runtime is None:

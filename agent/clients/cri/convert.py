@@ -139,6 +139,15 @@ class ContainerStatus:
     resources: api_pb2.LinuxContainerResources | None = None
     weight: int = 0
 
+    @property
+    def ends_with_first_process(self) -> bool:
+        """Return whether the kernel ends all processes with the first: in a PID namespace of the container's own."""
+        namespaces = _object((self.spec or {}).get("linux")).get("namespaces")
+        if not isinstance(namespaces, list):
+            return True
+        paths = [_object(each).get("path") for each in namespaces if _object(each).get("type") == "pid"]
+        return bool(paths) and not any(paths)
+
     def without_config(self) -> Self:
         """Return the status without its large parts, for callers that keep it.
 

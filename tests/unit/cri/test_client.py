@@ -160,6 +160,29 @@ async def test_running_container_on_crio_is_killed_before_a_stop_without_grace_p
     assert killed == ([(running, 4242, tmp_path)] if expected else [])
 
 
+@pytest.mark.parametrize(
+    ("name", "namespaces", "expected"),
+    [
+        ("cri-o", [{"type": "ipc", "path": "/ipc"}, {"type": "pid"}], False),
+        ("cri-o", [{"type": "pid", "path": "/proc/7/ns/pid"}], True),
+        ("cri-o", [{"type": "mount"}], True),
+        ("cri-o", ["?"], True),
+        ("cri-o", "?", False),
+        ("containerd", [{"type": "pid", "path": "/proc/7/ns/pid"}], False),
+    ],
+)
+async def test_crio_leaves_the_processes_of_a_shared_namespace(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, name: str, namespaces: object, expected: bool
+) -> None:
+    killed: list[ContainerId] = []
+    monkeypatch.setattr(kills, "kill_left", lambda container, **_: killed.append(container))
+    async with CriServer(str(tmp_path / "x.sock"), behaviour=Behaviour(name=name, namespaces=namespaces)) as server:
+        container_id = create(server)
+        async with CriClient(server.endpoint) as cri:
+            await cri.stop_container(container_id, grace=1.0)
+    assert killed == ([container_id] if expected else [])
+
+
 async def test_crio_is_not_asked_to_stop_a_process_that_could_not_be_killed(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

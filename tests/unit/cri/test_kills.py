@@ -73,3 +73,13 @@ def test_thread_that_has_the_pid_now_is_no_error(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(os, "pidfd_open", refused)
     kills.kill(CONTAINER, 4242, proc=tmp_path)
+
+
+async def test_processes_that_a_container_has_left_are_killed_and_no_others(
+    child: asyncio.subprocess.Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kills, "_TRIES", 1)  # they stay in this directory
+    in_container(tmp_path, os.getpid(), ANOTHER)
+    in_container(tmp_path, child.pid, CONTAINER)
+    kills.kill_left(CONTAINER, proc=tmp_path)
+    assert await child.wait() == -signal.SIGKILL
