@@ -10,7 +10,7 @@ Sources: CRI-O 1.34 ``server/container_create.go``, ``server/container_create_li
 ``internal/factory/container``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -59,7 +59,7 @@ def container_config(status: api_pb2.ContainerStatus, info: Mapping[str, Any]) -
         tty=own.get(f"{_OWN}TTY") == "true",
         stdin=own.get(f"{_OWN}Stdin") == "true",
         stdin_once=own.get(f"{_OWN}StdinOnce") == "true",
-        mounts=[_mount(mount, spec=spec) for mount in status.mounts],
+        mounts=_mounts(status.mounts, spec=spec),
         devices=_devices(spec),
         linux=api_pb2.LinuxContainerConfig(
             resources=_resources(spec), security_context=_security_context(spec, privileged=_flag(info, "privileged"))
@@ -122,15 +122,20 @@ def _environment(process: Mapping[str, Any]) -> dict[str, str]:
     return made
 
 
-def _mount(shown: api_pb2.Mount, *, spec: Mapping[str, Any]) -> api_pb2.Mount:
-    """Return the mount with its id mappings, which only the spec has."""
-    mount = api_pb2.Mount()
-    mount.CopyFrom(shown)
+def _mounts(shown: Iterable[api_pb2.Mount], *, spec: Mapping[str, Any]) -> list[api_pb2.Mount]:
+    """Return the mounts with their id mappings, which only the spec has. A pod can have thousands."""
+    items: dict[str, list[Mapping[str, Any]]] = {}
     for item in _items(spec, "mounts", "spec"):
-        if item.get("destination") == shown.container_path:
+        items.setdefault(_text(item, "destination", "mounts"), []).append(item)
+    made = []
+    for each in shown:
+        mount = api_pb2.Mount()
+        mount.CopyFrom(each)
+        for item in items.get(each.container_path, ()):
             for kind, into in (("uidMappings", mount.uidMappings), ("gidMappings", mount.gidMappings)):
-                into.extend(_id_mapping(each) for each in _items(item, kind, "mounts"))
-    return mount
+                into.extend(_id_mapping(mapping) for mapping in _items(item, kind, "mounts"))
+        made.append(mount)
+    return made
 
 
 def _id_mapping(item: Mapping[str, Any]) -> api_pb2.IDMapping:

@@ -1,5 +1,6 @@
 """A config that is rebuilt from CRI-O's answers: nothing is invented, and a lie is refused by its field."""
 
+import itertools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -202,10 +203,28 @@ def test_a_mount_gets_its_id_mappings_from_the_spec() -> None:
     assert list(made.uidMappings) == [api_pb2.IDMapping(host_id=65536, container_id=7, length=4096)]
 
 
+def test_a_pods_many_mounts_are_read_once_each() -> None:
+    """A pod decides how many it has."""
+    reads = itertools.count()
+
+    class Mount(dict[str, Any]):
+        def get(self, key: str, default: Any = None) -> Any:
+            next(reads)
+            return super().get(key, default)
+
+    info, status = crio.info(), crio.status()
+    places = [f"/data/{number}" for number in range(300)]
+    info["runtimeSpec"]["mounts"] = [Mount(destination=place) for place in places]
+    status.mounts.extend(api_pb2.Mount(container_path=place) for place in places)
+    assert len(rebuild.container_config(status, info)["mounts"]) >= len(places)
+    assert next(reads) <= 5 * len(places)
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [
         ("runtimeSpec", "text"),
+        ("runtimeSpec.mounts", [{"destination": ["/checkpoints"]}]),
         ("runtimeSpec.process", []),
         ("runtimeSpec.process.args", {"0": "sh"}),
         ("runtimeSpec.process.args", ["sh", 1]),
