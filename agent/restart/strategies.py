@@ -6,7 +6,7 @@ A strategy that is requested by name is used or refused; only ``auto`` falls bac
 import enum
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -214,12 +214,19 @@ def _last_one_running(situation: Situation) -> tuple[Reason, str] | None:
 def _waiting_through_grace(situation: Situation) -> tuple[Reason, str] | None:
     """Refuse a CREATED successor during a grace period: within a second kubelet starts another one next to it."""
     for target in situation.targets:
-        if situation.grace_seconds > 0 and order_of(target, situation) is SwapOrder.CREATE_FIRST:
+        if situation.grace_seconds <= 0 or order_of(target, situation) is not SwapOrder.CREATE_FIRST:
+            continue
+        if order_of(target, replace(situation, config_is_rebuilt=False)) is not SwapOrder.CREATE_FIRST:
             return (
                 Reason.GRACE_COULD_COMPLETE,
-                f"{target.name} could end for good, or meet a restart rule, by its exit on SIGTERM; "
-                "use no grace period, or restartPolicy Always without rules",
+                f"the runtime returns no configs, so the successor of {target.name} would wait through the grace "
+                "period, and kubelet copy it; use no grace period, or strategy reset",
             )
+        return (
+            Reason.GRACE_COULD_COMPLETE,
+            f"{target.name} could end for good, or meet a restart rule, by its exit on SIGTERM; "
+            "use no grace period, or restartPolicy Always without rules",
+        )
     return None
 
 

@@ -147,6 +147,15 @@ def test_successor_does_not_wait_created_through_a_grace_period(
     assert [item.obstacle for item in choice.refused] == [Reason.GRACE_COULD_COMPLETE]
 
 
+def test_successor_from_a_rebuilt_config_does_not_wait_through_a_grace_period_for_that_reason() -> None:
+    choice = strategies.choose(Strategy.AUTO, situation(policy=ALWAYS, grace_seconds=5.0, config_is_rebuilt=True))
+    assert choice.strategy is Strategy.RESET
+    assert choice.stepped_down == (
+        "not swap: the runtime returns no configs, so the successor of trainer would wait through the grace period, "
+        "and kubelet copy it; use no grace period, or strategy reset"
+    )
+
+
 def test_all_mains_of_a_never_pod_are_not_swapped() -> None:
     mains = (main(), main(name="logger"))
     pod = builders.pod(restart_policy=NEVER, containers=mains)
