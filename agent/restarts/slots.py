@@ -14,7 +14,7 @@ _NAMESPACES_LEAVE = 8
 
 
 class _PodLock:
-    """``rounds`` wait for it; ``hurry`` is the holder's, and set while one does (``turns.hurried_by``)."""
+    """``rounds`` wait for it; ``hurry`` is set while one does (``turns.hurried_by``)."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -46,10 +46,9 @@ class PodLocks:
                 await held.lock.acquire()
             finally:
                 held.rounds -= for_round
+                if not held.rounds:
+                    held.hurry.clear()
             try:
-                held.hurry = asyncio.Event()
-                if held.rounds:
-                    held.hurry.set()
                 with turns.hurried_by(held.hurry):
                     yield
             finally:

@@ -13,7 +13,7 @@ from kubemend.agent.actuator.device_waits import DeviceWaits
 from kubemend.agent.model.workloads import ExecHook
 from kubemend.agent.restart.admission import OwnerFacts
 from kubemend.agent.restarts.conclusion import Conclusions
-from kubemend.agent.restarts.slots import Slots
+from kubemend.agent.restarts.slots import PodLocks, Slots
 from tests.environments.restarts import RestartEnv
 from tests.environments.runtime import POD
 
@@ -360,6 +360,27 @@ async def test_slots_restart_that_waits_for_others_holds_no_slot(
         await other.while_slots_are_free(restarts._slots)
         await restart
     assert not restarts._slots.is_full(POD.namespace)
+
+
+async def test_locks_round_hurries_the_pods_restart_only_while_it_waits() -> None:
+    locks, first, second = PodLocks(), Answer(), Answer()
+
+    async def waits() -> None:
+        async with locks.turn(POD.uid, for_round=True):
+            pytest.fail("the pod is locked")
+
+    async with locks.turn(POD.uid):
+        waiting = asyncio.create_task(waits())
+        await turns.unless_hurried(first.wait())
+        assert first.given_up.is_set()
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        hook = asyncio.create_task(turns.unless_hurried(second.wait()))
+        await second.asked.wait()
+        await settled()
+        second.answered.set()
+        await hook
+        assert not second.given_up.is_set()
 
 
 async def _working(seen: list[bool], slots: Slots) -> None:
