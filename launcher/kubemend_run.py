@@ -463,6 +463,8 @@ def _start_up() -> None:
 
     ``site`` imports ``sitecustomize`` before the interpreter reads its program. This module imports a real one of that
     name in its place. Without a real one it raises the ImportError that ``site`` expects, so that no trace remains.
+
+    Another interpreter may come first: a wrapper script, or a ``.pth`` file, asks it something. It is not the program.
     """
     given = {key[len(_PREFIX) :]: os.environ.pop(key) for key in list(os.environ) if key.startswith(_PREFIX)}
     if "PYTHONPATH" in given:
@@ -476,10 +478,11 @@ def _start_up() -> None:
         try:
             __import__(_STARTUP)
         finally:
-            recorder = Recorder(given["LOG"])
-            sys.meta_path.insert(0, recorder)
-            if "RELEASE" in given:
-                _warm_up(given, recorder)
+            if given["PID"] == str(os.getpid()):
+                recorder = Recorder(given["LOG"])
+                sys.meta_path.insert(0, recorder)
+                if "RELEASE" in given:
+                    _warm_up(given, recorder)
     except BaseException:
         sys.modules[_STARTUP] = ours  # zipimport of Python 3.9 fails unless it can remove this itself
         raise
@@ -1244,6 +1247,8 @@ def _become(start: Start, launcher: int, errors: int) -> NoReturn:
             signal.signal(number, signal.SIG_IGN)
         for file in start.inherited:
             os.set_inheritable(file, True)  # noqa: FBT003
+        if _PREFIX + "LOG" in start.environ:
+            start.environ[_PREFIX + "PID"] = str(os.getpid())
         os.execvpe(start.command[0], list(start.command), start.environ)
     except OSError as error:
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # the launcher may wait no more
