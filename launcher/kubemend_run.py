@@ -688,6 +688,8 @@ class Program(NamedTuple):
 
 _INTERPRETER = re.compile(r"python(3(\.\d+)?t?)?")
 _WITH_VALUE = frozenset("WX")
+_OPEN_FILES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
+READ_ONCE = "its program comes from stdin or another pipe, where a second run would find the end"
 
 
 def program_of(command: Sequence[str]) -> Program | None:
@@ -695,7 +697,7 @@ def program_of(command: Sequence[str]) -> Program | None:
     if not _INTERPRETER.fullmatch(os.path.basename(command[0])):
         return None
     words = list(command[1:])
-    taken = 1
+    taken, cold = 1, ""
     while words and words[0].startswith("-") and words[0] != "-":
         word = words.pop(0)
         taken += 1
@@ -709,17 +711,18 @@ def program_of(command: Sequence[str]) -> Program | None:
             if letter in "cm":
                 name = rest or (words[0] if words else "")
                 taken += 0 if rest else 1
-                return Program(tuple(command[:taken]), name if letter == "m" else "")
+                return Program(tuple(command[:taken]), name if letter == "m" else "", cold)
             if letter in "EIS":
-                return Program(tuple(command[:taken]), cold=f"python -{letter} reads no sitecustomize")
+                cold = f"python -{letter} reads no sitecustomize"
             if letter in _WITH_VALUE:
                 if not rest and words:
                     words.pop(0)
                     taken += 1
                 break
-    if not words or words[0] == "-":
-        return Program(tuple(command[:taken]), cold="its program comes from stdin")
-    return Program(tuple(command[: taken + 1]))
+    is_pipe = words[:1] and words[0].startswith(_OPEN_FILES) and not os.path.isfile(words[0])
+    if not words or words[0] == "-" or is_pipe:
+        return Program(tuple(command[:taken]), cold=READ_ONCE)
+    return Program(tuple(command[: taken + 1]), cold=cold)
 
 
 # Pure: the modules that a spare imports.
@@ -1797,7 +1800,7 @@ class Launcher:
             self._ignored.append(signal.SIGTSTP)
         self._others = [each for each in processes().values() if each.parent == os.getpid()][:_MOST_OTHERS]
         self._control = self._open_control()
-        self._adopt_orphans()
+        self._prepare_restarts()
         self._program = self._prepare_spares()
 
     def run(self) -> int:
@@ -2081,12 +2084,19 @@ class Launcher:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {*self._forwarded, signal.SIGCHLD})
         return reader
 
-    def _adopt_orphans(self) -> None:
-        """Make orphans of the program children of this process: otherwise a restart could leave some of them alive."""
+    def _prepare_restarts(self) -> None:
+        """Make orphans of the program children of this process: otherwise a restart could leave some of them alive.
+
+        An interpreter without a program ends with 0, as if the program had completed: no restart is better.
+        """
+        program = program_of(self._command)
+        why = program.cold if program and program.cold == READ_ONCE else ""
         if not (self._policy.limit or self._control):
             return
-        if not prctl(_PR_SET_CHILD_SUBREAPER, 1) and os.getpid() != 1:
-            say("no restarts: this is not process 1, and cannot adopt the orphans of the program")
+        if not why and not prctl(_PR_SET_CHILD_SUBREAPER, 1) and os.getpid() != 1:
+            why = "this is not process 1, and cannot adopt the orphans of the program"
+        if why:
+            say(f"no restarts: {why}")
             self._policy = self._policy._replace(limit=0)
             if self._control:
                 self._control.close()

@@ -1,5 +1,6 @@
 """A program that failed is started again, once nothing of it is left."""
 
+import os
 import signal
 import sys
 
@@ -47,6 +48,18 @@ async def test_a_fatal_exit_code_ends_it(launcher: Running) -> None:
     launcher.order("sys.exit(65)")
     assert await launcher.ended() == 65
     assert "the program ended with exit code 65; not restarted: exit code 65 is fatal" in launcher.stderr()
+
+
+@pytest.mark.parametrize("program", ["-", "/dev/stdin"])
+async def test_program_that_can_be_read_only_once_is_not_restarted(program: str, launcher: Running) -> None:
+    """The interpreter would find no program, and end with 0: the container would have completed."""
+    reader, writer = os.pipe()
+    os.write(writer, b"raise SystemExit(3)")
+    os.close(writer)
+    launcher.start(command=[launcher.python, program], stdin=reader)
+    os.close(reader)
+    assert await launcher.ended() == 3
+    assert launcher.stderr().startswith("kubemend-run: no restarts: its program comes from stdin")
 
 
 async def test_a_used_budget_ends_it(launcher: Running) -> None:

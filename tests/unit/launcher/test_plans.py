@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.kubemend_run import (
+    READ_ONCE,
     Known,
     Program,
     Scheduled,
@@ -41,10 +42,13 @@ NAMES = st.lists(MODULES, unique=True).map(tuple)
         ("python -mpkg x", Program(("python", "-mpkg"), "pkg")),
         ("python -c code x", Program(("python", "-c", "code"))),
         ("/b/python --check-hash-based-pycs never a", Program(("/b/python", "--check-hash-based-pycs", "never", "a"))),
-        ("python -I train.py", Program(("python", "-I"), cold="python -I reads no sitecustomize")),
-        ("python -uE train.py", Program(("python", "-uE"), cold="python -E reads no sitecustomize")),
-        ("python -", Program(("python",), cold="its program comes from stdin")),
-        ("python", Program(("python",), cold="its program comes from stdin")),
+        ("python -I train.py", Program(("python", "-I", "train.py"), cold="python -I reads no sitecustomize")),
+        ("python -uE train.py", Program(("python", "-uE", "train.py"), cold="python -E reads no sitecustomize")),
+        ("python -Im pkg", Program(("python", "-Im", "pkg"), "pkg", cold="python -I reads no sitecustomize")),
+        ("python -", Program(("python",), cold=READ_ONCE)),
+        ("python", Program(("python",), cold=READ_ONCE)),
+        ("python -I -", Program(("python", "-I"), cold=READ_ONCE)),
+        ("python /dev/fd/63 x", Program(("python",), cold=READ_ONCE)),
         ("torchrun train.py", None),
         ("python-config train.py", None),
         ("sh -c python", None),
