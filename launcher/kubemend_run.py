@@ -543,6 +543,8 @@ _TRIES = 5  # spares for one run of the program
 _MOST_FAILED_FROM_SPARE = 2  # programs in a row
 _LONGEST_START = 60.0  # of the program's interpreter
 _LONGEST_EXEC = 5.0  # that the launcher waits for: signals and the agent wait with it
+_SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+_LONGEST_SHORTAGE, _RETRY = 60.0, 0.5  # of a restart, for which the container would end
 _SETTLED = 1.0
 _LEARN_EVERY = 10.0
 _MOST_NAMES = _MOST_RECORDED
@@ -582,6 +584,10 @@ class LauncherError(Exception):
         """Create it; ``text`` has what failed and why."""
         super().__init__(text)
         self.code = code
+
+
+class ShortageError(LauncherError):
+    """A process cannot be started now, for lack of processes, files or memory, of which others may free some."""
 
 
 # Pure: whether to restart a program that has ended.
@@ -1204,7 +1210,7 @@ def spawn(start: Start) -> int:
     """Start a program in a process group of its own, which the kernel kills when this process ends; return its pid.
 
     A program whose file has not been read after five seconds, as on a file system that hangs, counts as started: a
-    signal ends it, and an error is exit code 127. Raises LauncherError.
+    signal ends it, and an error is exit code 127. Raises LauncherError, and ShortageError where that is why.
     """
     files: tuple[int, ...] = ()
     try:
@@ -1213,7 +1219,7 @@ def spawn(start: Start) -> int:
     except OSError as error:
         for each in files:
             os.close(each)
-        raise LauncherError(f"cannot start a process: {error}", 126) from None
+        raise ShortageError(f"cannot start a process: {error.strerror}", 126) from None
     if pid == 0:
         _become(start, launcher, errors=writer)
     os.close(writer)
@@ -1227,7 +1233,8 @@ def spawn(start: Start) -> int:
         os.waitpid(pid, 0)
         number = int(failed)
         code = 127 if number == errno.ENOENT else 126  # as in shells
-        raise LauncherError(f"cannot run {start.command[0]}: {os.strerror(number)}", code)
+        kind = ShortageError if number in _SHORTAGES else LauncherError
+        raise kind(f"cannot run {start.command[0]}: {os.strerror(number)}", code)
     return pid
 
 
@@ -2254,13 +2261,33 @@ class Launcher:
         self._environ.update(variables)
         if self._stopping:
             return False
-        if not self._release(variables):
-            if self._stopping:
-                return False
-            self._start_cold()
+        if not self._release(variables) and not self._start_soon():
+            return False
         self._restarts += 1
         self._enter(RUNNING)
         return True
+
+    def _start_soon(self) -> bool:
+        """Start the program cold, as soon as there is room for its process; return False if a stop came first."""
+        until, reported = time.monotonic() + _LONGEST_SHORTAGE, False
+        while not self._stopping:
+            shortage = self._shortage_at_start()
+            if shortage is None:
+                return True
+            if time.monotonic() >= until:
+                raise shortage
+            if not reported:
+                say(f"{shortage}; tried again for {_LONGEST_SHORTAGE:g} s")
+            reported = True
+            self._turn(time.monotonic() + _RETRY)
+        return False
+
+    def _shortage_at_start(self) -> ShortageError | None:
+        try:
+            self._start_cold()
+        except ShortageError as error:
+            return error
+        return None
 
     def _release(self, variables: dict[str, str]) -> bool:
         """Release the spare; return whether it is the program now. If not, it is dead."""

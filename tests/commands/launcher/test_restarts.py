@@ -62,6 +62,28 @@ async def test_program_that_can_be_read_only_once_is_not_restarted(program: str,
     assert launcher.stderr().startswith("kubemend-run: no restarts: its program comes from stdin")
 
 
+_REFUSES_FORKS = (
+    "import os; from unittest import mock; full = BlockingIOError(11, 'no room'); kubemend_run._RETRY = 0.01;"
+    " os.fork = mock.Mock(wraps=os.fork, side_effect=[mock.DEFAULT, full, full, mock.DEFAULT])"
+)
+
+
+async def test_restart_waits_until_there_is_room_for_a_process(launcher: Running) -> None:
+    """Another container of the pod has used up its processes. A pod that restarts no container would fail."""
+    launcher.start(*COLD, changed=_REFUSES_FORKS)
+    launcher.order("sys.exit(3)")
+    await launcher.nth(2, "begin")
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+    assert launcher.stderr() == "kubemend-run: cannot start a process: no room; tried again for 60 s\n"
+
+
+async def test_restart_without_room_for_a_process_ends_the_container(launcher: Running) -> None:
+    launcher.start(*COLD, changed=_REFUSES_FORKS + "; kubemend_run._LONGEST_SHORTAGE = 0.0")
+    launcher.order("sys.exit(3)")
+    assert await launcher.ended() == 126
+
+
 async def test_a_used_budget_ends_it(launcher: Running) -> None:
     launcher.start("--max-restarts", "2", command=["sh", "-c", "exit 5"])
     assert await launcher.ended() == 5
