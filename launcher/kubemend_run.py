@@ -2789,10 +2789,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.code
 
 
+def _hold_standard_files() -> None:
+    """Open what a script has closed (``2>&-``), for this process only: a log line would go into one of its pipes."""
+    file = 0
+    with contextlib.suppress(OSError):  # without /dev/null they stay closed
+        while file < 3:
+            file = os.open(os.devnull, os.O_RDWR)
+        os.close(file)
+
+
 def command() -> NoReturn:
     """Run ``main``, and end at once: a sitecustomize of the image may have started threads in this process, too."""
     code: object = 1
     try:
+        _hold_standard_files()
         code = main()
     except SystemExit as end:  # of argparse, which has written why
         code = end.code

@@ -190,6 +190,14 @@ async def test_full_pipe_in_place_of_stderr_delays_no_restart_and_no_signal(laun
         os.close(each)
 
 
+async def test_launcher_without_standard_files_logs_into_no_pipe_of_its_own(launcher: Running) -> None:
+    """The bytes would be taken for numbers of signals, and be passed on to the program."""
+    launcher.start(python=["-E", "train.py"], under=["sh", "-c", 'exec "$@" >&- 2>&-', "sh"])
+    launcher.order("events.say(f'{sys.stderr} {os.environ.get(\"KUBEMEND_RESTART_COUNT\")}'); sys.exit(0)")
+    assert await launcher.ended() == 0
+    assert len(launcher.events("None None")) == 1
+
+
 async def test_the_output_is_the_programs_alone(launcher: Running) -> None:
     launcher.start(*NO_RESTARTS)
     launcher.order("sys.stdout.write('out'); sys.stderr.write('err'); sys.exit(0)")
