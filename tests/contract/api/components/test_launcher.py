@@ -56,8 +56,10 @@ async def test_each_python_that_the_launcher_supports_runs_it(api: client.KubeCl
     assert kubemend_run.program_of([python, "train.py"]) is not None
 
 
-async def test_options_come_from_the_pod(api: client.KubeClient) -> None:
-    annotations = {**WANTED, "kubemend.io/launcher-options": " --max-restarts 0  --no-spare"}
+@pytest.mark.parametrize("text", [" --max-restarts 0  --no-spare", "--max-restarts\t0\r\n--no-spare\n"])
+async def test_options_come_from_the_pod(api: client.KubeClient, text: str) -> None:
+    """Also from a YAML block (``|``), which ends with a newline."""
+    annotations = {**WANTED, "kubemend.io/launcher-options": text}
     pod = await created(api, {"trainer": {"command": ["/usr/bin/python", "-m", "train"]}}, annotations=annotations)
     options = ["--max-restarts", "0", "--no-spare"]
     assert commands(pod) == {"trainer": ["/usr/bin/python", LAUNCHER, *options, "--", "/usr/bin/python", "-m", "train"]}
