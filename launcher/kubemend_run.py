@@ -333,7 +333,7 @@ class Warm:
     def _stamp_new(self) -> None:
         """Record the source files of the modules added to ``sys.modules``, which keeps the order of insertion."""
         for module in list(sys.modules.values())[self._stamped :]:
-            path = getattr(module, "__file__", None)
+            path = _file_of(module)
             if isinstance(path, str) and module is not sys.modules.get("__main__"):  # the program has not been read
                 path = os.path.abspath(path)  # the working directory may change
                 self._files.setdefault(path, _stamp(path))
@@ -406,6 +406,14 @@ def _surround(values: dict[str, str | None]) -> None:
 
 def _variables_of_main() -> dict[str, object]:
     return getattr(sys.modules.get("__main__"), "__dict__", {})
+
+
+def _file_of(module: object) -> object:
+    """Return a module's file, without the code with which a lazy module answers: that would import it."""
+    try:
+        return object.__getattribute__(module, "__dict__").get("__file__")
+    except AttributeError:  # any object may be in sys.modules
+        return None
 
 
 def _hex(value: str | None) -> str:

@@ -1,4 +1,4 @@
-"""The program's interpreter has the spare's imports, whatever runs before it under its name or within its start."""
+"""A spare imports what the program has imported, no more, and in the program's own interpreter."""
 
 import pytest
 
@@ -19,6 +19,31 @@ async def test_interpreter_that_a_wrapper_script_asks_before_is_not_taken_for_th
     await launcher.nth(1, "begin")
     spare = await launcher.spare()
     await launcher.said("the spare is ready")
+    launcher.order("sys.exit(3)")
+    assert await launcher.nth(2, "begin") == spare
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
+_LAZY = """
+import importlib.util, sys
+spec = importlib.util.find_spec("broken")
+spec.loader = importlib.util.LazyLoader(spec.loader)
+sys.modules["broken"] = module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+"""
+
+
+@pytest.mark.pythons
+async def test_lazy_module_that_the_program_has_not_used_is_not_imported_by_the_spare(launcher: Running) -> None:
+    """As librosa and scikit-image have some. This one fails at its import, which would end the spare."""
+    launcher.write("lazy.py", _LAZY)
+    launcher.write("broken.py", "raise ImportError")
+    launcher.program("import lazy")
+    launcher.start()
+    await launcher.nth(1, "begin")
+    spare = await launcher.spare()
+    await launcher.said("the spare ")
     launcher.order("sys.exit(3)")
     assert await launcher.nth(2, "begin") == spare
     launcher.order("sys.exit(0)")
