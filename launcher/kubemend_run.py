@@ -2120,11 +2120,11 @@ class Launcher:
     def _prepare_spares(self) -> Program | None:
         """Prepare for spares; return the program that they run, or None if spares are not possible."""
         program = program_of(self._command)
-        if program is None:
-            self._no_spare = Missing(NOT_PYTHON, "the command is not python")
-            return None
         if self._options.no_spare or not (self._policy.limit or self._control):
             self._no_spare = Missing(DISABLED, "--no-spare")
+            return None
+        if program is None:
+            self._give_up(f"the command is {self._command[0]}, not python itself", NOT_PYTHON)
             return None
         if program.cold:
             self._give_up(program.cold)
@@ -2547,9 +2547,9 @@ class Launcher:
         _set_oom(pid, _FIRST_KILLED)
         return Spare(pid, status, release, log, names, todo, self._prepare)
 
-    def _give_up(self, message: str) -> None:
+    def _give_up(self, message: str, reason: str = UNSUPPORTED) -> None:
         """Log why, and start no further spare for this run of the program."""
-        self._tries, self._no_spare = _TRIES, Missing(UNSUPPORTED, message)
+        self._tries, self._no_spare = _TRIES, Missing(reason, message)
         say(f"no spare: {message}")
 
     def _drop(self) -> None:

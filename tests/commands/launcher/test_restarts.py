@@ -40,6 +40,7 @@ async def test_a_program_that_is_not_python_is_restarted(launcher: Running) -> N
     launcher.start(command=["sh", "-c", program])
     assert await launcher.ended() == 0
     assert launcher.stdout() == "\n1\n"
+    assert launcher.stderr() == "kubemend-run: no spare: the command is sh, not python itself\n"
 
 
 @pytest.mark.pythons
