@@ -1281,13 +1281,16 @@ def memory_file(name: str, content: bytes = b"") -> int:
     The Pythons of conda and uv do not have it: they are built for older C libraries than those with which they run.
     """
     if hasattr(os, "memfd_create"):
-        file = os.memfd_create(name)
+        try:
+            file = os.memfd_create(name)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, "memfd_create") from None
     else:
         import ctypes
 
         file = int(ctypes.CDLL(None, use_errno=True).memfd_create(name.encode(), _MFD_CLOEXEC))
         if file < 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), "memfd_create")
     os.write(file, content)
     return file
 
