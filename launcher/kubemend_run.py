@@ -1307,7 +1307,8 @@ def bootstrap() -> bytes:
     import zipfile
 
     begin, end = (f"# --- {each} of the bootstrap\n" for each in ("begin", "end"))
-    source = _read(__file__).decode().partition(begin)[2].partition(end)[0]
+    with open(__file__, encoding="utf-8") as file:  # also one that a Windows machine has checked out
+        source = file.read().partition(begin)[2].partition(end)[0]
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         archive.writestr(zipfile.ZipInfo(_STARTUP + ".py"), "from __future__ import annotations\n" + source)
@@ -2139,6 +2140,9 @@ class Launcher:
             self._oom = _read("/proc/self/oom_score_adj")
             self._store = Store(_program_key(program), self._environ.get(CACHE) or CACHE_FOLDER)
             limit = cgroup_limit(_read("/proc/self/cgroup").decode("utf-8", "replace"))
+        except UnicodeDecodeError:
+            self._give_up(f"{__file__} is not the launcher's source")
+            return None
         except (OSError, AttributeError, ImportError) as error:
             self._give_up(str(error))
             return None

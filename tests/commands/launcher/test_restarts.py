@@ -51,6 +51,16 @@ async def test_a_fatal_exit_code_ends_it(launcher: Running) -> None:
     assert "the program ended with exit code 65; not restarted: exit code 65 is fatal" in launcher.stderr()
 
 
+async def test_launcher_that_is_compiled_keeps_no_spare(launcher: Running) -> None:
+    (compiled := launcher.folder / "kubemend_run.pyc").write_bytes(b"\xa7\r\r\n")
+    launcher.start(changed=f"kubemend_run.__file__ = '{compiled}'")
+    launcher.order("sys.exit(3)")
+    await launcher.nth(2, "begin")
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+    assert launcher.stderr() == f"kubemend-run: no spare: {compiled} is not the launcher's source\n"
+
+
 @pytest.mark.parametrize("program", ["-", "/dev/stdin"])
 async def test_program_that_can_be_read_only_once_is_not_restarted(program: str, launcher: Running) -> None:
     """The interpreter would find no program, and end with 0: the container would have completed."""

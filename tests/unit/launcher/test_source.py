@@ -6,6 +6,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
 import vermin
 
 from launcher import kubemend_run
@@ -38,3 +39,13 @@ def test_the_bootstrap_imports_only_what_each_interpreter_has_loaded() -> None:
         source = archive.read("sitecustomize.py").decode()
     assert modules_of(source) == {"__future__", "_weakref", "os", "sys"}
     compile(source, "sitecustomize.py", "exec")
+
+
+def test_the_bootstrap_is_found_in_a_file_with_the_line_ends_of_windows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty one would leave the launcher's variables to the program, and hide the image's sitecustomize."""
+    expected = kubemend_run.bootstrap()
+    (copy := tmp_path / "kubemend_run.py").write_text(SOURCE, newline="\r\n")
+    monkeypatch.setattr(kubemend_run, "__file__", str(copy))
+    assert kubemend_run.bootstrap() == expected
