@@ -2268,6 +2268,7 @@ class Launcher:
             self._tries = _TRIES if self._failed_from_spare >= _MOST_FAILED_FROM_SPARE else 0
             self._spare_at = self._began + max(self._options.spare_after, self._policy.healthy_after)
         self._number += 1
+        self._order = None  # any that has come since the release is for the program before
         self._released = self._discarded = False
 
     def _start_again(self, reason: str) -> bool:

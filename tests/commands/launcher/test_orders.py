@@ -240,6 +240,27 @@ async def test_repeating_orders_changes_nothing(agent: Agent) -> None:
     assert len(launcher.events("begin")) == 2
 
 
+async def test_order_that_is_repeated_after_its_release_does_not_kill_the_next_program(agent: Agent) -> None:
+    """The next agent repeats it while the spare finishes its imports."""
+    launcher = agent.launcher
+    os.mkfifo(launcher.folder / "gate")
+    waits = "if os.path.exists('spare'): events.say('waits'), open('gate').read()\n"
+    launcher.write("gated.py", "import events, os\n" + waits + "open('spare', 'w').close()\n")
+    launcher.program("import gated")
+    launcher.start(under=NAMESPACE)
+    await launcher.nth(1, "begin")
+    await launcher.nth(1, "waits")
+    await agent.stop(intent())
+    for request in (process.release_request(intent()), process.stop_request(intent())):
+        assert (await agent.ask(request)).state is State.HELD
+    (launcher.folder / "gate").write_text("")
+    running = await agent.ask(process.STATUS_REQUEST, State.HELD)
+    assert (running.state, running.program, running.order) == (State.RUNNING, 2, "order-1")
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+    assert len(launcher.events("begin")) == 2
+
+
 async def test_an_order_for_another_program_than_the_one_that_runs_changes_nothing(agent: Agent) -> None:
     agent.launcher.start("--no-spare", under=NAMESPACE)
     first = await agent.launcher.nth(1, "begin")
