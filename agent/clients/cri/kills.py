@@ -27,9 +27,9 @@ _POLL: Final = 0.02
 
 
 def kill_left(container_id: ContainerId, *, proc: Path) -> None:
-    """SIGKILL all processes of a container whose first one has ended, until none is left, at most for seconds.
+    """SIGKILL all processes of a container whose first one has ended, until none is left, at most for two seconds.
 
-    Raises OSError if one may live.
+    One that is inside the kernel can take longer to end. Raises OSError if one cannot be killed.
     """
     for _ in range(_TRIES):
         left = [each for each in proc.iterdir() if each.name.isdecimal() and _is_in(container_id, each)]
