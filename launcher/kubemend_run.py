@@ -2504,7 +2504,10 @@ class Launcher:
         try:
             self._spare, self._no_spare = self._spawn_spare(records), Missing()
         except (LauncherError, OSError) as error:
+            tries = self._tries
             self._give_up(str(error))
+            if isinstance(error, ShortageError) or getattr(error, "errno", None) in _SHORTAGES:
+                self._tries, self._spare_at = tries, time.monotonic() + _LONGEST_SHORTAGE
 
     def _settles_in(self, records: Sequence[str]) -> float:
         """Return after how many seconds without a record the program's imports count as done; 0: they are done.

@@ -188,6 +188,30 @@ def test_spare_that_cannot_be_started_leaves_no_file_open(
     assert sorted(Path("/proc/self/fd").iterdir()) == before
 
 
+@pytest.mark.parametrize(
+    ("error", "is_tried_again"),
+    [
+        (kubemend_run.ShortageError("cannot start a process", 126), True),
+        (OSError(errno.ENFILE, "Too many open files in system"), True),
+        (LauncherError("cannot run python: Permission denied", 126), False),
+        (OSError(errno.EPERM, "Operation not permitted"), False),
+    ],
+)
+def test_spare_for_which_there_is_no_room_is_tried_again(error: Exception, is_tried_again: bool) -> None:
+    """A program may run for days with one that is started a minute later, or without one."""
+    launcher = object.__new__(Launcher)
+
+    def refuses(_: object) -> None:
+        raise error
+
+    launcher.__dict__.update(_records=lambda: ["h 7"], _settles_in=lambda _: 0.0, _spawn_spare=refuses)
+    launcher.__dict__.update(_store=SimpleNamespace(known=Known()), _learn=lambda _: None, _stopping=0, _status=None)
+    launcher.__dict__.update(_spare=None, _program=Program(()), _pid=7, _tries=0, _spare_at=0.0)
+    launcher._start_spare()
+    assert (launcher._spare_due() is not None) is is_tried_again
+    assert launcher._no_spare == (kubemend_run.UNSUPPORTED, str(error))
+
+
 @pytest.fixture
 def slow_exec(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
     """Two pipes' ends: ``exec`` writes to the first one when it begins, waits for the end of the second one, and fails.
