@@ -185,7 +185,7 @@ class GpuCount:
         module = sys.modules.get("torch._C")
         if self._module is None and self._count and name.startswith("torch._") and hasattr(module, _COUNT_GPUS):
             self._module, self._function = module, getattr(module, _COUNT_GPUS)
-            setattr(module, _COUNT_GPUS, lambda: self._count)
+            setattr(module, _COUNT_GPUS, lambda: _visible(self._count))
 
     def end(self) -> None:
         """Give the function back."""
@@ -446,6 +446,17 @@ def _device(prefixes: tuple[str, ...]) -> str:
         if path.startswith(prefixes):
             return path
     return ""
+
+
+def _visible(count: int) -> int:
+    """Return how many of the GPUs CUDA shows the program: those in its variable, up to the first that is none."""
+    names = os.environ.get("CUDA_VISIBLE_DEVICES")
+    found = 0
+    for name in (each.strip() for each in (names or "").split(",")):
+        if not (name.startswith(("GPU-", "MIG-")) or (name.isdecimal() and int(name) < count)):
+            break
+        found += 1
+    return count if names is None else found
 
 
 def _numbered(prefix: str) -> int:

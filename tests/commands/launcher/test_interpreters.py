@@ -1,7 +1,12 @@
 """A spare imports what the program has imported, no more, and in the program's own interpreter."""
 
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
+from launcher import kubemend_run
 from tests.commands.launcher.running import Running
 
 _WRAPPER = """#!/bin/sh
@@ -48,3 +53,24 @@ async def test_lazy_module_that_the_program_has_not_used_is_not_imported_by_the_
     assert await launcher.nth(2, "begin") == spare
     launcher.order("sys.exit(0)")
     assert await launcher.ended() == 0
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"), [("", 0), ("-1", 0), ("1", 1), ("1, 0", 2), ("0,-1,1", 1), ("2", 0), ("GPU-5f,MIG-7c", 2)]
+)
+def test_gpus_that_cuda_hides_from_the_program_are_not_counted_in_the_spare(
+    visible: str, count: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A module chooses its device at its import: ``"cuda" if torch.cuda.is_available() else "cpu"``."""
+    for number in range(2):
+        (tmp_path / f"nvidia{number}").touch()
+    torch = SimpleNamespace(_cuda_getDeviceCount=lambda: 7)
+    monkeypatch.setitem(sys.modules, "torch._C", torch)
+    counter = kubemend_run.GpuCount((f"{tmp_path}/nvidia",))
+    counter.find_spec("torch._utils")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert torch._cuda_getDeviceCount() == 2
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert torch._cuda_getDeviceCount() == count
+    counter.end()
+    assert torch._cuda_getDeviceCount() == 7
