@@ -1441,7 +1441,11 @@ def _give_terminal(group: int) -> None:
 def _program_key(program: Program) -> tuple[str, ...]:
     """Return the key of a program in the cache: its command, its folder, and its script's time and size."""
     stamp = () if program.main else _stamp(program.key[-1])
-    return (*program.key, os.getcwd(), *(str(each) for each in stamp))
+    try:
+        folder = os.getcwd()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "the working directory") from None
+    return (*program.key, folder, *(str(each) for each in stamp))
 
 
 def _found_in(prepare: str, program: Program) -> str:

@@ -61,6 +61,15 @@ async def test_launcher_that_is_compiled_keeps_no_spare(launcher: Running) -> No
     assert launcher.stderr() == f"kubemend-run: no spare: {compiled} is not the launcher's source\n"
 
 
+async def test_launcher_without_a_working_directory_says_that_it_keeps_no_spare_for_it(launcher: Running) -> None:
+    (launcher.folder / "deleted").mkdir()
+    program = [launcher.python, "-c", "raise SystemExit(0)"]
+    launcher.start(under=["sh", "-c", 'cd deleted && rmdir ../deleted && exec "$@"', "sh"], command=program)
+    assert await launcher.ended() == 0
+    said = "kubemend-run: no spare: [Errno 2] No such file or directory: 'the working directory'\n"
+    assert launcher.stderr() == said
+
+
 @pytest.mark.parametrize("program", ["-", "/dev/stdin"])
 async def test_program_that_can_be_read_only_once_is_not_restarted(program: str, launcher: Running) -> None:
     """The interpreter would find no program, and end with 0: the container would have completed."""
