@@ -135,8 +135,6 @@ def _node_changed(draft: RoundBuilder, event: NodeChanged) -> None:
         return
     for uid in draft.on_node(event.node):
         one = draft.members[uid]
-        if one.phase in OVER:
-            continue
         if event.out_of_service:
             _node_dead(draft, one)
         else:

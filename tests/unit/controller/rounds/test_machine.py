@@ -262,6 +262,8 @@ def test_reconnected_node_gets_orders_at_once() -> None:
     assert play.wanted(Stop) == []
     play.tell(NodeChanged(NodeName("node-1"), connected=False), NodeChanged(NodeName("node-1"), connected=True))
     assert pods(play.wanted(Stop)) == {uid(1)}
+    play.tell(NodeChanged(NodeName("node-0"), connected=False), NodeChanged(NodeName("node-0"), connected=True))
+    assert pods(play.wanted(Stop)) == {uid(0)}, "the agent may have lost its order, and holds it longer"
 
 
 def test_disconnected_agent_gets_time_to_reconnect() -> None:
@@ -875,6 +877,24 @@ def test_fault_while_stopping_joins_round() -> None:
     assert play.round.again == ()
 
 
+def test_late_fault_of_a_stopped_member_changes_nothing() -> None:
+    play = Play(builders.gang(2))
+    play.reported(StepPhase.STOPPED, 1)
+    play.tell(FaultReported(uid(1), "Exit1", "exited"))
+    assert (play.round.phase, play.stands(1), play.round.again) == (Phase.STOPPING, MemberPhase.STOPPED, ())
+
+
+def test_replacement_that_fails_after_the_release_before_it_is_known_to_run_is_decided_afterwards() -> None:
+    play = Play(builders.gang(2), decision=RECREATE_0)
+    play.tell(PodGone(uid(0)), arrived(0))
+    play.reported(StepPhase.STOPPED, 1)
+    play.tell(after=LIMITS.hold_for_recreated)
+    fault = FaultReported(uid(0, 1), "Exit1", "exited", at=play.now)
+    play.tell(fault)
+    play.reported(StepPhase.RUNNING, 1)
+    assert play.advance.again == (fault,)
+
+
 def test_fault_of_released_member_begins_another_round() -> None:
     play = Play(builders.gang(2))
     play.reported(StepPhase.STOPPED, 0, 1)
@@ -1036,6 +1056,7 @@ def test_completed_member_started_again_may_fail() -> None:
 
 def test_fault_of_leaving_pod_begins_nothing() -> None:
     play = Play(builders.gang(2), decision=RECREATE_0)
+    play.tell(FaultReported(uid(0), "Exit137", "killed"))
     play.tell(PodGone(uid(0)), FaultReported(uid(0), "Exit137", "killed", at=NOW))
     play.tell(seen(0, 1))
     play.reported(StepPhase.STOPPED, 1)
@@ -1109,6 +1130,34 @@ def test_pod_that_fails_while_others_stop_is_recreated_and_blocks_nothing() -> N
     play.tell(seen(0, phase=PodPhase.FAILED))
     assert [(each.pod.uid, each.reason) for each in play.wanted(Recreate)] == [(uid(0), "PodFailed")]
     assert play.round.blocking == 1
+
+
+def test_stopped_member_whose_pod_fails_while_others_stop_is_recreated() -> None:
+    play = Play(builders.gang(2))
+    play.reported(StepPhase.STOPPED, 0)
+    play.tell(seen(0, phase=PodPhase.FAILED))
+    assert [(each.pod.uid, each.reason) for each in play.wanted(Recreate)] == [(uid(0), "PodFailed")]
+
+
+def test_pod_that_fails_by_its_deletion_is_still_replaced() -> None:
+    play = Play(builders.gang(2), decision=RECREATE_0)
+    play.tell(seen(0, deleting=True, phase=PodPhase.FAILED))
+    play.reported(StepPhase.STOPPED, 1)
+    assert (play.stands(0), play.round.blocking, play.wanted(Release)) == (MemberPhase.LEAVING, 0, [])
+    play.tell(PodGone(uid(0)))
+    assert list(play.round.awaited) == ["train/0"]
+
+
+def test_replacement_whose_node_goes_out_of_service_after_the_release_has_failed() -> None:
+    play = Play(builders.gang(2), decision=RECREATE_0)
+    play.tell(PodGone(uid(0)), arrived(0))
+    play.reported(StepPhase.STOPPED, 1)
+    play.tell(after=LIMITS.hold_for_recreated)
+    play.wanted(Recreate)
+    play.tell(NodeChanged(NodeName("node-0"), connected=False, lost=True, out_of_service=True))
+    play.reported(StepPhase.RUNNING, 1)
+    assert (play.round.phase, play.wanted(Recreate)) == (Phase.DEGRADED, [])
+    assert [each.reason for each in outcome.failures(play.round)] == ["NodeOutOfService"]
 
 
 def test_protected_pod_that_fails_while_others_stop_is_left_out() -> None:
@@ -1335,6 +1384,12 @@ def test_cancelled_round_releases_all() -> None:
     play.tell(Cancelled("deleted"))
     assert (play.round.phase, play.round.reason) == (Phase.FAILED, "Cancelled")
     assert pods(play.wanted(Abort)) == {uid(0), uid(1)}
+
+
+def test_cancelled_round_deletes_no_pod_whose_deadline_passes_at_that_moment() -> None:
+    play = Play(builders.gang(2))
+    play.tell(Cancelled("deleted"), after=LIMITS.stop)
+    assert (play.round.phase, play.wanted(Recreate)) == (Phase.FAILED, [])
 
 
 @pytest.mark.parametrize("left", [0, 1])
