@@ -76,6 +76,7 @@ class GangWorker:
         self._joined: dict[FaultReported, Fault] = {}
         self._joined_of: Counter[tuple[PodUid, bool]] = Counter()  # before and after the release
         self._last_record: EndedRound | None = None
+        self._last_containers: tuple[str, ...] = ()
         self._taken: set[str] = set()
         self._asked: dict[Owner, list[Member]] = {}  # members that are gone, by the Job that is being read
         self._settled = asyncio.Event()
@@ -104,14 +105,23 @@ class GangWorker:
     def fault(self, fault: Fault) -> None:
         """Queue a member's fault or add it to the round under way; its answer follows."""
         event = pending.fault_event(fault)
-        if self._runner is not None:
+        if self._runner is not None and not pending.is_restarted(fault, self._runner.containers):
+            self._answer(fault.key, FaultAnswerMessage(FaultAnswer.ROUND, self._runner.id))
+            case = PendingCause(fault)
+            self._queue.add(case)
+            self._queue.postpone(case, until=math.inf, now=self._dependencies.now())  # to the round's end
+        elif self._runner is not None:
             of_pod = fault.pod.uid, self._runner.released_at is not None
             self._joined_of[of_pod] += 1
             if self._joined_of[of_pod] <= pending.MOST_OF_A_POD:
                 self._joined[event] = fault
                 self._runner.submit(event)
             self._answer(fault.key, FaultAnswerMessage(FaultAnswer.ROUND, self._runner.id))
-        elif self._last_record is not None and self._last_record.has(event):
+        elif (
+            self._last_record is not None
+            and self._last_record.has(event)
+            and pending.is_restarted(fault, self._last_containers)
+        ):
             self._answer(
                 fault.key, FaultAnswerMessage(FaultAnswer.ROUND, self._last_record.round)
             )  # it came late: that round is over
@@ -334,7 +344,7 @@ class GangWorker:
         self._runner = None
         self._gang.ended(ended.ref, now=self._dependencies.now())
         if round_.released_at is not None:
-            self._last_record = EndedRound.of(ended)
+            self._last_record, self._last_containers = EndedRound.of(ended), round_.containers
         self._dependencies.metrics.rounds_active.dec()
         if ended.phase.is_final:
             with contained.within(Part.ROUND, round_.id):  # else the queued faults would wait indefinitely
@@ -350,6 +360,7 @@ class GangWorker:
                     event, member=member, round_id=ended.ref.id, now=self._dependencies.now()
                 )
                 self._queue.add(PendingCause(fault))
+        self._queue.recheck()
         self._wake_up()
         self._settled.set()
 

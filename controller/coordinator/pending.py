@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -126,6 +127,14 @@ def fault_event(fault: Fault) -> FaultReported:
         needs_recreation=needs_recreation(fault),
         at=fault.at,
     )
+
+
+def is_restarted(fault: Fault, containers: Collection[str]) -> bool:
+    """Return whether a round that restarts these containers (none: those that restarts are for) is enough for a fault.
+
+    A fault without a container concerns the pod, and one of a device that is not usable has the pod replaced.
+    """
+    return not containers or not fault.container or fault.container in containers or needs_recreation(fault)
 
 
 def synthesize_fault(event: FaultReported, *, member: Member, round_id: str, now: float) -> Fault:

@@ -68,6 +68,11 @@ class RoundRunner:
         """Return the id of the round in messages (``wire.round_id``)."""
         return self._orders.round_id
 
+    @property
+    def containers(self) -> tuple[str, ...]:
+        """Return the containers that it restarts, if its request names some; none: those that restarts are for."""
+        return self._orders.containers
+
     def submit(self, *events: RoundEvent) -> None:
         """Queue events and process them together with those that arrive at the same moment."""
         if self._ended:

@@ -98,7 +98,7 @@ class Orders:
     ) -> None:
         """``find`` returns members by pod UID."""
         self.round_id = round_id
-        self._containers = containers
+        self.containers = containers
         self._find = find
         self._head = ports.encode(
             pb.HubMessage(
@@ -136,7 +136,7 @@ class Orders:
         if (member := self._find(uid)) is not None:
             order.pod.namespace, order.pod.name = member.pod.namespace, member.pod.name
         order.action = coordination_codes.ORDER_KINDS[kind]
-        order.containers.extend(self._containers)
+        order.containers.extend(self.containers)
 
 
 def abort(round_id: str, *, pods: frozenset[PodUid], reason: str) -> pb.HubMessage:

@@ -334,7 +334,7 @@ class CoordinatorEnv:
             id=fault_id,
             pod=pod(member),
             gang=str(member.gang),
-            container="trainer",
+            container=more.pop("container", "trainer"),
             kind=pb.Fault.EXIT,
             code="Exit1",
             message="exited with 1",

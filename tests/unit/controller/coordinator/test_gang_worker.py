@@ -33,9 +33,9 @@ def one_pending() -> CoordinatorEnv:
     return CoordinatorEnv([*builders.gang(2), builders.member(2, phase=PodPhase.PENDING)])
 
 
-async def released(env: CoordinatorEnv, coordinator: GangCoordinator, *, members: int) -> str:
+async def released(env: CoordinatorEnv, coordinator: GangCoordinator, *, members: int, fault_id: str = "f") -> str:
     """Restart the gang up to the release, which the first member has answered; return the round."""
-    env.fails(coordinator, 0)
+    env.fails(coordinator, 0, fault_id=fault_id)
     round_id = await stopped(env, members=members)
     for index in range(members):
         env.stands(coordinator, index, round_id, pb.StepResult.STOPPED)
@@ -234,6 +234,46 @@ async def test_all_faults_after_release_join_next_round() -> None:
         assert (await env.agent(0).received("stop")).stop.round == "team/train-2"
         await eventually.true(lambda: [each.pod for each in env.replaced.wanted] == [builders.member(1).pod])
         assert len(env.restarts.all) == 2
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+async def test_fault_of_a_container_that_a_request_does_not_name_gets_a_round_of_its_own(moment: str) -> None:
+    """Else the member's program, which has ended, would wait for others that do not know of that."""
+    env = CoordinatorEnv([replace(each, targets=frozenset({"trainer"})) for each in builders.gang(2)])
+    async with env.leading() as coordinator:
+        if moment == "before":  # it waits: its gang has died young three times
+            for number in range(3):
+                first = await released(env, coordinator, members=2, fault_id=f"young {number}")
+                env.stands(coordinator, 1, first, Result.RUNNING)
+                await eventually.true(lambda: worker(coordinator).is_idle)
+            env.fails(coordinator, 0, fault_id="trainer")
+            assert (await answer(env, 0, "trainer")).reason
+        env.restarts.asked(request(RestartSpec(gang=builders.GANG, containers=("shipper",))))
+        asked = await stopped(env, members=2)
+        if moment == "during":
+            env.fails(coordinator, 0, fault_id="trainer")
+            assert (await answer(env, 0, "trainer")).round == "team/please"
+            env.fails(coordinator, 1, fault_id="shipper", container="shipper")
+        runner = worker(coordinator).runner
+        assert runner is not None
+        began = runner.round.started_at
+        for index in range(2):
+            env.stands(coordinator, index, asked, Result.STOPPED)
+        for index in range(2):
+            await env.agent(index).received("release")
+            env.stands(coordinator, index, asked, Result.RUNNING)
+        if moment == "after":
+            await eventually.true(lambda: worker(coordinator).is_idle)
+            env.fails(coordinator, 0, fault_id="trainer", age=env.now() - began)
+        if moment == "before":
+            await eventually.true(lambda: bool(worker(coordinator)._queue) and worker(coordinator).runner is None)
+            (held,) = worker(coordinator)._queue._waiting
+            assert isinstance(held.cause, Fault)
+            assert held.cause.id == "trainer"
+        else:
+            assert await stopped(env, members=2) == "team/train-2"
+            trigger = env.restarts.all["team/train-2"].status["trigger"]
+            assert (trigger["kind"], trigger["member"]) == ("Exit", builders.member(0).pod.name)
 
 
 async def test_queued_request_runs_though_fault_after_round_is_gone() -> None:
