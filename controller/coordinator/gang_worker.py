@@ -39,6 +39,7 @@ from kubemend.controller.model.rounds import (
     RoundRef,
 )
 from kubemend.controller.restarts.objects import Restart
+from kubemend.controller.rounds import replacement
 from kubemend.controller.rounds.outcome import EndedRound
 
 log = structlog.get_logger(__name__)
@@ -359,6 +360,9 @@ class GangWorker:
                 fault = pending.synthesize_fault(
                     event, member=member, round_id=ended.ref.id, now=self._dependencies.now()
                 )
+                self._queue.add(PendingCause(fault))
+        if ended.reason == replacement.MEMBER_LEFT:  # the others are decided on for the gang as it is now
+            for fault in [fault for event, fault in joined.items() if event not in again]:
                 self._queue.add(PendingCause(fault))
         self._queue.recheck()
         self._wake_up()

@@ -57,7 +57,8 @@ def _dropped(draft: RoundBuilder, event: MemberDropped) -> None:
 def _left(draft: RoundBuilder, event: MemberLeft) -> None:
     """End the round for a member that left its gang: its pod must not be deleted, and it no longer reports its stop.
 
-    The fault with which the round began is decided on again, for the gang as it is now.
+    The fault with which the round began is decided on again, for the gang as it is now, as are those that it has taken
+    since then (``coordinator.gang_worker``).
     """
     one = draft.members.get(event.pod)
     if draft.phase is not Phase.STOPPING or one is None or one.phase not in (*BEFORE_RELEASE, MemberPhase.LEAVING):
@@ -66,7 +67,7 @@ def _left(draft: RoundBuilder, event: MemberLeft) -> None:
     if isinstance(cause, Fault) and cause.pod.uid != event.pod:
         again = FaultReported(cause.pod.uid, cause.code, cause.message, needs_recreation(cause), at=cause.at)
     detail = f"pod {one.member.pod} left the gang: its labels were changed"
-    replacement.fail(draft, reason="MemberLeft", detail=detail, again=again)
+    replacement.fail(draft, reason=replacement.MEMBER_LEFT, detail=detail, again=again)
 
 
 def _seen(draft: RoundBuilder, event: MemberSeen) -> None:

@@ -14,6 +14,7 @@ ABORTED: Final = "Aborted"
 DEVICE_NOT_USABLE: Final = "DeviceNotUsable"
 NODE_OUT_OF_SERVICE: Final = "NodeOutOfService"
 POD_DELETING: Final = "PodDeleting"
+MEMBER_LEFT: Final = "MemberLeft"
 COMPLETED: Final = "Completed"
 
 FIXED_BY_RECREATION: Final = frozenset(

@@ -317,6 +317,18 @@ async def test_gang_restarts_without_member_that_left_during_round() -> None:
         assert env.replaced.wanted == []
 
 
+async def test_fault_during_a_requested_round_that_ends_because_a_member_left_is_decided_on() -> None:
+    env = CoordinatorEnv(builders.gang(3))
+    async with env.leading() as coordinator:
+        env.restarts.asked(request(RestartSpec(gang=builders.GANG)))
+        asked = await stopped(env)
+        env.fails(coordinator, 0, fault_id="trainer")
+        assert (await answer(env, 0, "trainer")).round == "team/please"
+        env.members.gone(builders.member(2).pod.uid, kind=MemberChangeKind.LEFT)
+        assert (await env.agent(1).received("abort")).abort.round == asked
+        assert await stopped(env, members=2) == "team/train-2"
+
+
 async def test_fault_of_a_device_recreates_its_member_again_after_another_left() -> None:
     env = CoordinatorEnv(builders.gang(4))
     async with env.leading() as coordinator:
