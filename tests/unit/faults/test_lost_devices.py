@@ -53,6 +53,7 @@ class Gangs:
     reported: list[tuple[ContainerRef, admission.Cause]] = field(default_factory=list)
     answer: FaultAnswer = FaultAnswer.ROUND
     answers: asyncio.Event = field(default_factory=asyncio.Event)
+    answered: list[ContainerRef] = field(default_factory=list)
     withdrawn: asyncio.Event = field(default_factory=asyncio.Event)
     heard: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -65,6 +66,7 @@ class Gangs:
         except asyncio.CancelledError:
             self.withdrawn.set()
             raise
+        self.answered.append(target)
         return self.answer
 
     async def hears(self, number: int) -> list[tuple[ContainerRef, admission.Cause]]:
@@ -259,6 +261,19 @@ async def test_lost_gpu_that_recovers_before_answer_is_dropped(env: Env) -> None
         await env.gangs.withdrawn.wait()
     env.queue.submit(replace(BY_NVML, observed_at=NOW + 5))  # and lost again
     await env.gangs.hears(2)
+
+
+async def test_finding_about_another_device_drops_no_report_of_a_lost_one(env: Env) -> None:
+    env.holds(TRAINER)
+    env.gangs.answers.clear()
+    env.queue.submit(found())
+    await env.gangs.hears(1)
+    elsewhere = DeviceLocator(pci=replace(outside.GPU.pci, bus=0xFF))
+    env.queue.submit(found(code="94", action=ActionClass.NONE, device=elsewhere))
+    await eventually.true(env.queue.idle)
+    env.gangs.answers.set()
+    await eventually.true(lambda: bool(env.gangs.answered) or env.gangs.withdrawn.is_set())
+    assert env.gangs.answered == [TRAINER]
 
 
 async def test_next_agent_reports_holders_of_gpu_still_lost(env: Env, store: Store) -> None:
