@@ -798,6 +798,23 @@ def test_recreated_members_do_not_wait_for_one_another() -> None:
     assert play.round.phase is Phase.DONE
 
 
+def test_held_replacement_is_released_before_others_that_are_recreated_have_come() -> None:
+    decision = Decision(Kind.RECREATE_ALL, Reason.RECREATION_REQUESTED, "", frozenset({"train/0", "train/1"}))
+    play = Play(builders.gang(2), decision=decision, cause=Request(GANG, "me", "new image", NOW, recreate=True))
+    play.tell(PodGone(uid(0)), PodGone(uid(1)), arrived(0))
+    play.tell(StepResult(uid(0, 1), StepPhase.STOPPED))
+    assert pods(play.wanted(Release)) == {uid(0, 1)}
+
+
+def test_members_do_not_wait_for_a_pending_one_once_all_replacements_have_come() -> None:
+    play = Play([*builders.gang(2), builders.member(2, phase=PodPhase.PENDING)], decision=RECREATE_0)
+    play.reported(StepPhase.STOPPED, 1)
+    play.tell(PodGone(uid(0)), arrived(0))
+    assert play.wanted(Release) == []
+    play.tell(StepResult(uid(0, 1), StepPhase.STOPPED))
+    assert pods(play.wanted(Release)) >= {uid(0, 1), uid(1)}
+
+
 def test_replacement_without_order_runs_and_is_reported() -> None:
     play = Play(builders.gang(2), decision=RECREATE_0)
     play.reported(StepPhase.STOPPED, 1)
@@ -834,6 +851,17 @@ def test_replacement_that_runs_when_the_round_ends_for_another_fault_is_back() -
     play.tell(seen(0, 1), FaultReported(uid(1), "Exit1", "exited", at=play.now))
     assert (play.round.phase, play.stands(0, 1)) == (Phase.DONE, MemberPhase.RUNNING)
     assert [each.pod for each in play.advance.again] == [uid(1)]
+
+
+def test_round_that_ends_before_a_replacement_runs_is_degraded_and_drops_its_hold() -> None:
+    play = Play(builders.gang(2), decision=RECREATE_0)
+    play.reported(StepPhase.STOPPED, 1)
+    play.tell(PodGone(uid(0)), arrived(0))
+    play.tell(after=LIMITS.hold_for_recreated)
+    play.reported(StepPhase.RUNNING, 1)
+    play.tell(after=LIMITS.recreated)
+    assert (play.round.phase, pods(play.wanted(Abort))) == (Phase.DEGRADED, {uid(0, 1)})
+    assert [(each.member, each.reason) for each in outcome.failures(play.round)] == [("train-0-1", "NotRunning")]
 
 
 def test_replacement_unknown_to_its_node_is_still_expected() -> None:
@@ -1663,6 +1691,8 @@ def test_released_member_proves_that_all_were_stopped() -> None:
     advance = resumed(builders.gang(2), StepResult(uid(0), StepPhase.RUNNING))
     assert advance.round.phase is Phase.RELEASING
     assert pods(each for each in advance.effects if isinstance(each, Release)) == {uid(1)}
+    after = machine.advance(advance.round, [StepResult(uid(1), StepPhase.RUNNING)], now=NOW + 6.0)
+    assert (after.round.phase, outcome.old_may_run(after.round)) == (Phase.DONE, ())
 
 
 @pytest.mark.parametrize("created_at", [NOW, NOW + 5.0], ids=["in the second of the round's begin", "later"])
