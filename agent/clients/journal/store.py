@@ -44,6 +44,8 @@ CREATE TABLE IF NOT EXISTS rounds (
 _KEEP_SECONDS = 7 * 24 * 3600.0
 _EPOCH = "epoch"
 REMOVE = "remove the file, which loses the restart history and the verdicts"
+_HINTS = dict.fromkeys((sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR), "free disk space or fix --state-dir")
+_HINTS |= dict.fromkeys((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB), REMOVE)
 QUARANTINED = "Quarantined"
 """The outcome of an intent that is no longer replayed, because its replay fails."""
 _MOST_FAILED = 2
@@ -128,8 +130,7 @@ class Store:
                 [(intent.id, codec.intent_to_json(intent), intent.created_at) for intent in begun],
             )
             connection.execute(
-                "INSERT INTO begun (pod_uid, containers, device, at, fault_at) VALUES (?, ?, ?, ?, ?)",
-                _row(count),
+                "INSERT INTO begun (pod_uid, containers, device, at, fault_at) VALUES (?, ?, ?, ?, ?)", _row(count)
             )
             _uncount(connection, instead_of)
             if record is not None:
@@ -147,8 +148,7 @@ class Store:
             connection.execute("DELETE FROM intents WHERE closed_at < ?", (now - _KEEP_SECONDS,))
             connection.execute("DELETE FROM replays WHERE intent NOT IN (SELECT id FROM intents)")
             # Times that far in the future were recorded before the clock was set back.
-            kept = (now - COUNT_SECONDS, now + COUNT_SECONDS)
-            connection.execute("DELETE FROM begun WHERE at < ? OR at > ?", kept)
+            connection.execute("DELETE FROM begun WHERE at < ? OR at > ?", (now - COUNT_SECONDS, now + COUNT_SECONDS))
 
         await self._do(write)
 
@@ -318,12 +318,11 @@ class Store:
         try:
             return await self._transactions.run(work)
         except sqlite3.Error as error:
-            raise _error("write", self._path, error, hint="free disk space or fix --state-dir") from error
+            raise _error("write", self._path, error, hint=_HINTS[sqlite3.SQLITE_FULL]) from error
 
 
 def _error(verb: str, path: Path, error: Exception, *, hint: str) -> JournalError:
-    if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        hint = REMOVE
+    hint = _HINTS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, hint)
     return JournalError(f"cannot {verb} the state file {path}: {error}; {hint}")
 
 

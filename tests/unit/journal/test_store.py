@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kubemend.agent.clients.journal import codec
+from kubemend.agent.clients.journal import store as journal
 from kubemend.agent.clients.journal.store import JournalError, Store
 from kubemend.agent.health.state import fold
 from kubemend.agent.model import rounds
@@ -113,6 +114,18 @@ async def test_file_that_is_no_database_is_refused_in_one_line(tmp_path: Path) -
 async def test_file_that_cannot_be_created_is_refused_with_its_directory(tmp_path: Path) -> None:
     (tmp_path / "state.db").mkdir()
     with pytest.raises(JournalError, match=r"make its directory writable .* [(]--state-dir[)]"):
+        await Store.open(tmp_path / "state.db")
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE])
+async def test_full_disk_has_a_hint_that_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def full(_: Path) -> sqlite3.Connection:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = code
+        raise error
+
+    monkeypatch.setattr(journal, "_connect", full)
+    with pytest.raises(JournalError, match="disk I/O error; free disk space or fix --state-dir"):
         await Store.open(tmp_path / "state.db")
 
 
