@@ -1,6 +1,7 @@
 """Carry out swaps (``agent.restart.swap``)."""
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -186,9 +187,11 @@ class SwapStrategy:
 
         One that is started on standby is compared while it starts (``SwapCalls``), but for one that was made from a
         rebuilt config: there a difference is likely enough not to start it. Also read the exit code of an old container
-        that may have ended for good.
+        that may have ended for good, and end what is left of one, next to which kubelet may start another.
         """
         await self.calls.renew_name()
+        with contextlib.suppress(CriError):  # before a start it must succeed
+            await self.calls.end_rest_of_old()
         if self._old_exit is None and (self.calls.intent.completes or self._state.resolution is steps.Resolution.UNDO):
             await self._read_exit()
         if self.calls.is_rebuilt or not self.calls.starts_on_standby:

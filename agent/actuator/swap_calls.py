@@ -48,6 +48,7 @@ class SwapCalls:
         self.intent = intent
         self.stopped_old = False
         self.refused: str | None = None
+        self._is_rest_ended = False
         self._ops = ops
         self._tools = ops.tools
         self._state = ops.state
@@ -175,23 +176,25 @@ class SwapCalls:
         One that differs stays held at its first instruction, until it is removed.
         """
         if not self._standby.old_runs:
-            await self._end_rest_of_old()
+            await self.end_rest_of_old()
             await self._ops.start_prepared(container_id)
             await self._started(container_id)
         elif await self._prepare_standby(container_id):
             await turns.side_by_side(self._start_held(container_id), self._proof.compare(container_id))
             await self._let_import(container_id)
 
-    async def _end_rest_of_old(self) -> None:
-        """Have the processes end that are left of an old container that has ended by itself.
+    async def end_rest_of_old(self) -> None:
+        """Have the processes end that are left of an old container that has ended by itself. Raises CriError.
 
         Other runtimes end them before they report that; CRI-O does not if the pod's containers share a PID namespace.
         """
-        if self._spec is None or not self.is_rebuilt or self.stopped_old:
+        old = self._state.find(self.intent.old)
+        ended = old is not None and old.state is ContainerState.EXITED and not self.stopped_old
+        if self._spec is None or not self.is_rebuilt or not ended or self._is_rest_ended:
             return
-        namespaces = self._spec.successor.config.linux.security_context.namespace_options
-        if namespaces.pid != api_pb2.CONTAINER:
+        if self._spec.successor.config.linux.security_context.namespace_options.pid != api_pb2.CONTAINER:
             await self._tools.runtime.stop_container(self.intent.old, grace=0.0)
+        self._is_rest_ended = True
 
     async def _prepare_standby(self, container_id: ContainerId) -> bool:
         """Prepare the start of the successor, held, next to the frozen old container; return False if it must not be.

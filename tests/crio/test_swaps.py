@@ -71,27 +71,48 @@ async def test_a_program_that_handles_sigterm_is_killed_without_grace_period(
     assert (await _status(cri, target)).exit_code == (0 if grace else 137)
 
 
+LEAVES_ONE = f"[ -n \"$KUBEMEND_RESTART_COUNT\" ] || {{ sleep 1000000 & }}; trap 'exit 1' USR1; {LOOP}"
+
+
+def _processes(container_id: str) -> list[Path]:
+    found = (each / "cgroup" for each in Path("/proc").iterdir() if each.name.isdecimal())
+    return [each for each in found if cgroup_paths.container_id(kernel_files.read(each) or "") == container_id]
+
+
+async def _ends_and_leaves_one(swapper: Swapper, cri: "api_pb2_grpc.RuntimeServiceAsyncStub", old: str) -> None:
+    os.kill((await swapper.cri.container_status(ContainerId(old))).pid or 0, signal.SIGUSR1)
+    await eventually.true(lambda: _has_ended(cri, old))
+    assert _processes(old), "CRI-O ends them itself"
+
+
 @pytest.mark.parametrize("by_itself", [False, True])
 async def test_all_processes_end_that_share_the_pods_pid_namespace(
     pods: Pods, swapper: Swapper, cri: "api_pb2_grpc.RuntimeServiceAsyncStub", *, by_itself: bool
 ) -> None:
     """The kernel ends only those of a namespace that ends, and CRI-O the others when it removes the container."""
-    first = f"[ -n \"$KUBEMEND_RESTART_COUNT\" ] || {{ sleep 1000000 & }}; trap 'exit 1' USR1; {LOOP}"
-    running = await pods.run(name="shared", containers=[container("main", first)], shareProcessNamespace=True)
-    old = ContainerId(running.containers["main"])
-
-    def processes() -> list[Path]:
-        found = (each / "cgroup" for each in Path("/proc").iterdir() if each.name.isdecimal())
-        return [each for each in found if cgroup_paths.container_id(kernel_files.read(each) or "") == old]
-
-    await eventually.true(lambda: len(processes()) >= 2)
+    running = await pods.run(name="shared", containers=[container("main", LEAVES_ONE)], shareProcessNamespace=True)
+    old = running.containers["main"]
+    await eventually.true(lambda: len(_processes(old)) >= 2)
     if by_itself:
-        os.kill((await swapper.cri.container_status(old)).pid or 0, signal.SIGUSR1)
-        await eventually.true(lambda: _has_ended(cri, old))
-        assert processes(), "CRI-O ends them itself"
+        await _ends_and_leaves_one(swapper, cri, old)
     outcome = await swapper.swap(running)
     assert outcome.result is Result.SWAPPED, outcome
-    assert processes() == []
+    assert _processes(old) == []
+
+
+async def test_what_a_container_leaves_ends_also_if_kubelet_replaces_it(
+    pods: Pods, swapper: Swapper, cri: "api_pb2_grpc.RuntimeServiceAsyncStub"
+) -> None:
+    both = [container("other", LOOP), container("main", LEAVES_ONE)]
+    running = await pods.run(name="left", containers=both, shareProcessNamespace=True)
+    old = running.containers["main"]
+    await eventually.true(lambda: len(_processes(old)) >= 2)
+    await _ends_and_leaves_one(swapper, cri, old)
+    swapping = asyncio.create_task(swapper.swap(running, kubelet_creates=lambda _: True))
+    await eventually.true(lambda: _processes(old) == [])
+    theirs = await _run_main(cri, running, attempt=1)
+    outcome = await swapping
+    assert (outcome.result, outcome.current["main"]) == (Result.ADOPTED, theirs)
 
 
 async def test_a_resize_in_place_and_a_termination_message_are_kept(
