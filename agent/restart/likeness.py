@@ -18,6 +18,7 @@ What a config does not determine is the choice of runtime and node, and would be
 - the filter of the seccomp profile ``RuntimeDefault``, which may change when the runtime is upgraded
 - the level of an SELinux label that is requested without a level: the runtime chooses one for each container
 - CPUs and memory nodes that are not requested: an NRI plugin chooses them
+- CRI-O's own file at /run/.containerenv: it mounts none in pods from before its last start (1.34, container_create.go)
 
 Lists that are sets (capabilities, groups, masked paths) are compared as sets; mounts and devices by their place. Hooks,
 and rules for devices between which none of the other kind (allow, deny) is, may be in any order: the CDI library reads
@@ -62,6 +63,7 @@ _SETS: Final = frozenset(
 _DEVICE_RULES: Final = "linux.resources.devices"
 _HUGE_PAGES: Final = "linux.resources.hugepageLimits"
 _UNIFIED: Final = "linux.resources.unified"
+_OF_CRIO: Final = "/run/.containerenv"
 _CPUS: Final = "linux.resources.cpu.cpus"
 _CHOSEN: Final = frozenset({_CPUS, "linux.resources.cpu.mems"})
 """Of the resources those that the node chooses if they are not requested."""
@@ -116,6 +118,8 @@ def _normal(of: Container, config: api_pb2.ContainerConfig, termination_path: st
     made["annotations"] = {key: value for key, value in (made.get("annotations") or {}).items() if key not in _RECORDS}
     made["hooks"] = {kind: _in_order(hooks) for kind, hooks in (made.get("hooks") or {}).items()}
     made["mounts"] = _mounts(made.get("mounts") or (), termination_path=termination_path)
+    if all(keep.place(mount.container_path) != _OF_CRIO for mount in config.mounts):
+        made["mounts"].pop(_OF_CRIO, None)
     process, linux = ({**(made.get(key) or {})} for key in ("process", "linux"))
     made["process"], made["linux"] = process, linux
     process["env"] = _environment(process.get("env") or ())

@@ -128,6 +128,16 @@ def test_a_mount_that_lost_its_source_or_covers_another_is_named() -> None:
     assert "covered by" in reported
 
 
+def test_the_file_that_crio_mounts_may_be_missing_and_a_volume_there_may_not() -> None:
+    """A CRI-O that has been restarted mounts it in no pod that it finds."""
+    new, place = successor_spec(), "/run/.containerenv"
+    new["mounts"] = [each for each in new["mounts"] if each["destination"] != place]
+    assert difference(new) is None
+    volume = config()
+    volume.mounts.add(container_path=place, host_path="/data")
+    assert difference(new, of=volume) == f"mounts.{place}.destination is missing"
+
+
 def with_mounts(spec: Json, *destinations: str) -> Json:
     spec["mounts"] += [{"destination": each, "source": f"/{number}"} for number, each in enumerate(destinations)]
     return spec
