@@ -23,13 +23,16 @@ RUN python -m venv --without-pip /opt/kubemend \
     && python -m pip --python /opt/kubemend/bin/python install --no-cache-dir --no-compile --no-deps --no-index /wheels/*.whl \
     && python -m pip --python /opt/kubemend/bin/python check \
     && python -m compileall -q -f --invalidation-mode=unchecked-hash /opt/kubemend
+# For the pods that mount this image as a volume (daemonset/components/launcher): the launcher, for their own Python.
+# Any user can read it, also where the checkout's umask has made it its owner's.
+COPY launcher/kubemend_run.py ./
+RUN install -D --mode=0644 kubemend_run.py /launcher/kubemend_run.py
 
 # glibc, not musl: the driver's library, which comes from the host, is built for it.
 FROM ${PYTHON}
 RUN python -m pip uninstall --yes --quiet --root-user-action=ignore wheel setuptools pip
 COPY --from=build /opt/kubemend /opt/kubemend
-# For the pods that mount this image as a volume (daemonset/components/launcher): the launcher, for their own Python.
-COPY launcher/kubemend_run.py /launcher/kubemend_run.py
+COPY --from=build /launcher /launcher
 
 # libnvidia-ml.so.1 belongs to the driver and stays on the host, and so do libcuda.so.1 and its compiler, which prove
 # GPUs. The DaemonSet mounts the usual driver directories below /host. The libraries found there are the right ones also

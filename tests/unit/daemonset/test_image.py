@@ -58,6 +58,11 @@ def test_build_tools_stay_in_their_own_stage() -> None:
     assert ["--from=build", "/opt/kubemend", "/opt/kubemend"] in arguments("COPY")
 
 
+def test_modes_of_files_do_not_depend_on_the_umask_of_the_checkout() -> None:
+    last = max(number for number, (word, _) in enumerate(INSTRUCTIONS) if word == "FROM")
+    assert all(rest.startswith("--from=build ") for word, rest in INSTRUCTIONS[last:] if word == "COPY")
+
+
 def test_the_base_can_be_pinned_by_its_digest_and_is_of_no_registry() -> None:
     assert INSTRUCTIONS[0][0] == "ARG", "before the first FROM, else FROM does not see it"
     assert {words[0] for words in arguments("FROM")} == {"${PYTHON}"}
