@@ -57,10 +57,13 @@ def _dropped(draft: RoundBuilder, event: MemberDropped) -> None:
 def _left(draft: RoundBuilder, event: MemberLeft) -> None:
     """End the round for a member that left its gang: its pod must not be deleted, and it no longer reports its stop.
 
+    One that was released has its order; the round does not wait for its report, which goes to its new gang.
     The fault with which the round began is decided on again, for the gang as it is now, as are those that it has taken
     since then (``coordinator.gang_worker``).
     """
     one = draft.members.get(event.pod)
+    if one is not None and one.phase is MemberPhase.RELEASING:
+        draft.forget(event.pod)
     if draft.phase is not Phase.STOPPING or one is None or one.phase not in (*BEFORE_RELEASE, MemberPhase.LEAVING):
         return
     cause, again = draft.state.cause, None

@@ -1473,6 +1473,14 @@ def test_released_member_may_leave_its_gang(phase: StepPhase) -> None:
     assert play.round.phase is Phase.RELEASING
 
 
+def test_round_does_not_wait_for_a_released_member_that_has_left_its_gang() -> None:
+    play = Play(builders.gang(2))
+    play.reported(StepPhase.STOPPED, 0, 1)
+    play.tell(MemberLeft(uid(0)))  # its agent's report goes to its new gang
+    play.reported(StepPhase.RUNNING, 1)
+    assert (play.round.phase, outcome.failures(play.round)) == (Phase.DONE, ())
+
+
 def test_releasing_round_is_not_cancelled() -> None:
     play = Play(builders.gang(1))
     play.reported(StepPhase.STOPPED, 0)
@@ -1531,6 +1539,13 @@ def test_rolling_round_stops_after_a_failure() -> None:
     play.reported(StepPhase.REFUSED, 0, reason="NotOptedIn")
     assert (play.round.phase, pods(play.wanted(Stop))) == (Phase.DEGRADED, {uid(0)})
     assert play.stands(1) is MemberPhase.WAITING
+
+
+def test_rolling_round_continues_after_a_released_member_has_left_its_gang() -> None:
+    play = rolling(2, 1)
+    play.reported(StepPhase.STOPPED, 0)
+    play.tell(MemberLeft(uid(0)))
+    assert (play.round.phase, play.stands(1)) == (Phase.STOPPING, MemberPhase.STOPPING)
 
 
 def test_rolling_round_recreates_member_and_awaits_replacement() -> None:
