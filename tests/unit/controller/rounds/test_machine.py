@@ -1481,6 +1481,47 @@ def test_round_does_not_wait_for_a_released_member_that_has_left_its_gang() -> N
     assert (play.round.phase, outcome.failures(play.round)) == (Phase.DONE, ())
 
 
+def test_node_that_goes_out_of_service_fails_the_members_that_are_still_in_the_round() -> None:
+    play = Play(builders.gang(3))
+    play.reported(StepPhase.STOPPED, 0, 1, 2)
+    play.tell(
+        NodeChanged(NodeName("node-0"), connected=False),
+        NodeChanged(NodeName("node-0"), connected=True),  # that looks for the node's members
+        MemberLeft(uid(0)),
+        NodeChanged(NodeName("node-0"), connected=False, lost=True, out_of_service=True),
+        NodeChanged(NodeName("node-1"), connected=False, lost=True, out_of_service=True),
+    )
+    assert (play.stands(1), play.stands(2)) == (MemberPhase.FAILED, MemberPhase.RELEASING)
+
+
+@pytest.mark.parametrize("had_no_node", [True, False])
+def test_node_that_goes_out_of_service_fails_a_replacement_that_has_just_appeared_on_it(had_no_node: bool) -> None:
+    play = Play(builders.gang(2))
+    play.reported(StepPhase.REFUSED, 0, reason="SandboxNotReady")
+    play.tell(PodGone(uid(0)))
+    if had_no_node:
+        play.tell(MemberSeen(replace(builders.member(0, generation=1, phase=PodPhase.PENDING), node=NodeName(""))))
+    play.tell(
+        NodeChanged(NodeName("node-1"), connected=False),
+        NodeChanged(NodeName("node-1"), connected=True),  # that looks for the node's members
+        MemberSeen(replace(builders.member(0, generation=1, phase=PodPhase.PENDING), node=NodeName("node-2"))),
+        NodeChanged(NodeName("node-2"), connected=False, lost=True, out_of_service=True),
+    )
+    assert play.stands(0, 1) is MemberPhase.FAILED
+
+
+def test_released_member_has_its_time_to_run_from_the_release_on() -> None:
+    play = Play(builders.gang(2))
+    play.reported(StepPhase.STOPPED, 0)
+    play.tell(after=LIMITS.stop - 1.0)
+    play.reported(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.RUNNING, 0)
+    play.tell(after=LIMITS.release - 1.0)
+    assert (play.round.phase, play.stands(1)) == (Phase.RELEASING, MemberPhase.RELEASING)
+    play.tell(after=1.0)
+    assert (play.round.phase, play.stands(1)) == (Phase.DEGRADED, MemberPhase.FAILED)
+
+
 def test_releasing_round_is_not_cancelled() -> None:
     play = Play(builders.gang(1))
     play.reported(StepPhase.STOPPED, 0)
