@@ -1103,6 +1103,17 @@ def test_later_decided_fault_leaves_others_time_to_answer() -> None:
     assert (play.round.phase, len(play.advance.again)) == (Phase.DEGRADED, 1)
 
 
+def test_faults_that_keep_coming_do_not_prolong_the_wait_for_answers() -> None:
+    play = Play(builders.gang(2))
+    play.reported(StepPhase.STOPPED, 0, 1)
+    play.reported(StepPhase.RUNNING, 1)
+    play.tell(FaultReported(uid(1), "Exit1", "exited"), after=1.0)
+    play.tell(FaultReported(uid(1), "Exit1", "exited"), after=LIMITS.after_fault / 2)
+    assert play.round.phase is Phase.RELEASING
+    play.tell(after=LIMITS.after_fault / 2)
+    assert play.round.phase is Phase.DEGRADED
+
+
 def test_self_released_member_that_fails_is_decided_after_round() -> None:
     play = Play(builders.gang(2))
     play.now += 5.0
@@ -1412,6 +1423,14 @@ def test_cancelled_round_releases_all() -> None:
     play.tell(Cancelled("deleted"))
     assert (play.round.phase, play.round.reason) == (Phase.FAILED, "Cancelled")
     assert pods(play.wanted(Abort)) == {uid(0), uid(1)}
+
+
+def test_agent_that_connects_at_the_moment_of_a_cancellation_stops_nothing() -> None:
+    play = Play(builders.gang(2))
+    play.wanted(Stop)
+    node = NodeName("node-0")
+    play.tell(NodeChanged(node, connected=False), NodeChanged(node, connected=True), Cancelled("deleted"))
+    assert (play.round.phase, play.wanted(Stop)) == (Phase.FAILED, [])
 
 
 def test_cancelled_round_deletes_no_pod_whose_deadline_passes_at_that_moment() -> None:
