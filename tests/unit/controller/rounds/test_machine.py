@@ -252,6 +252,8 @@ def test_holds_are_renewed_in_time() -> None:
     assert pods(play.wanted(Stop)) == {uid(1)}
     play.tell(after=1.0)
     assert pods(play.wanted(Stop)) == {uid(0), uid(1)}
+    play.tell(after=9.0)
+    assert pods(play.wanted(Stop)) == {uid(1)}
 
 
 def test_reconnected_node_gets_orders_at_once() -> None:
@@ -1112,6 +1114,8 @@ def test_faults_that_keep_coming_do_not_prolong_the_wait_for_answers() -> None:
     assert play.round.phase is Phase.RELEASING
     play.tell(after=LIMITS.after_fault / 2)
     assert play.round.phase is Phase.DEGRADED
+    [failure] = outcome.failures(play.round)
+    assert (failure.reason, failure.detail) == ("NoAnswer", "its agent has not reported it running within 2 s")
 
 
 def test_self_released_member_that_fails_is_decided_after_round() -> None:
@@ -1768,6 +1772,14 @@ def test_released_member_proves_that_all_were_stopped() -> None:
     assert pods(each for each in advance.effects if isinstance(each, Release)) == {uid(1)}
     after = machine.advance(advance.round, [StepResult(uid(1), StepPhase.RUNNING)], now=NOW + 6.0)
     assert (after.round.phase, outcome.old_may_run(after.round)) == (Phase.DONE, ())
+
+
+def test_released_member_proves_that_one_that_is_being_deleted_was_stopped() -> None:
+    leaving, *others = builders.gang(3)
+    advance = resumed([replace(leaving, deleting=True), *others], StepResult(uid(1), StepPhase.RUNNING))
+    assert advance.round.phase is Phase.RELEASING
+    assert pods(each for each in advance.effects if isinstance(each, Release)) == {uid(2)}
+    assert (advance.round.members[uid(0)].phase, outcome.old_may_run(advance.round)) == (MemberPhase.LEAVING, ())
 
 
 @pytest.mark.parametrize("created_at", [NOW, NOW + 5.0], ids=["in the second of the round's begin", "later"])
