@@ -1782,6 +1782,15 @@ def test_released_member_proves_that_one_that_is_being_deleted_was_stopped() -> 
     assert (advance.round.members[uid(0)].phase, outcome.old_may_run(advance.round)) == (MemberPhase.LEAVING, ())
 
 
+def test_recreated_members_are_not_held_for_one_another() -> None:
+    play = Play(builders.gang(2), decision=Decision(Kind.RECREATE_ALL, Reason.MEMBERS_LOST))
+    play.tell(PodGone(uid(0)), arrived(0))
+    play.tell(StepResult(uid(0, 1), StepPhase.STOPPED))
+    assert play.wanted(Release) == []
+    play.tell(PodGone(uid(1)))
+    assert (play.round.phase, pods(play.wanted(Release))) == (Phase.RELEASING, {uid(0, 1)})
+
+
 @pytest.mark.parametrize("created_at", [NOW, NOW + 5.0], ids=["in the second of the round's begin", "later"])
 def test_pods_newer_than_round_are_held_without_second_deletion(created_at: float) -> None:
     new = builders.member(0, generation=5, created_at=created_at)
