@@ -32,6 +32,11 @@ def test_disagreeing_members_give_strictest_options() -> None:
     assert found == GangOptions(2, frozenset({1, 2}), 5.0)
 
 
+@pytest.mark.parametrize("text", ["true", "false"])
+def test_statement_about_the_owner_is_accepted(text: str) -> None:
+    assert gang_options.of([member(0, owner_recreates_pods=text)]) == GangOptions()
+
+
 def test_replaced_pod_is_ignored() -> None:
     old = builders.member(0, phase=PodPhase.FAILED, annotations={"kubemend.io/max-restarts": "many"})
     assert gang_options.of([old, builders.member(0, generation=1)]) == GangOptions()

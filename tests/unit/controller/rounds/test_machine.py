@@ -1118,6 +1118,16 @@ def test_faults_that_keep_coming_do_not_prolong_the_wait_for_answers() -> None:
     assert (failure.reason, failure.detail) == ("NoAnswer", "its agent has not reported it running within 2 s")
 
 
+def test_next_round_does_not_wait_for_the_agent_of_a_member_that_has_answered() -> None:
+    play = Play(builders.gang(3))
+    play.reported(StepPhase.STOPPED, 0, 1, 2)
+    play.reported(StepPhase.RUNNING, 1, 2)
+    play.tell(NodeChanged(builders.member(2).node, connected=False))
+    play.tell(FaultReported(uid(1), "Exit1", "exited"), after=1.0)
+    play.tell(after=LIMITS.after_fault)
+    assert play.round.phase is Phase.DEGRADED
+
+
 def test_self_released_member_that_fails_is_decided_after_round() -> None:
     play = Play(builders.gang(2))
     play.now += 5.0
