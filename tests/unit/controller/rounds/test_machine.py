@@ -1812,6 +1812,18 @@ def test_pods_newer_than_round_are_held_without_second_deletion(created_at: floa
     ]
 
 
+def test_replacement_is_one_for_new_leader_though_the_previous_one_had_seen_it() -> None:
+    new = builders.member(0, generation=1, created_at=NOW + 3.0)
+    play = Play(builders.gang(2), decision=RECREATE_0)
+    play.tell(PodGone(uid(0)), MemberSeen(new))
+    kept = status.parse(status.render(play.round), created_at=NOW)
+    advance = machine.resume(REF, kept=kept, members=[new, builders.member(1)], nodes=builders.nodes(2), now=NOW + 5.0)
+    assert [each.pods for each in advance.effects if isinstance(each, Stop)] == [
+        {new.pod.uid: OrderKind.HOLD},
+        {uid(1): OrderKind.RESTART},
+    ]
+
+
 def test_pod_created_while_request_waited_is_no_replacement_for_new_leader() -> None:
     everyone = [builders.member(0), builders.member(1, created_at=NOW - 20.0)]
     play = Play(everyone, cause=Request(GANG, "me", "new weights", NOW - 60.0))
