@@ -100,7 +100,7 @@ class DeviceTaintReporter:
         while True:
             self._news.clear()
             try:
-                with contained.within(contained.Part.TAINT, self._node, passing=(errors.KubeError,)):
+                with contained.within(contained.Part.TAINT, self._node, passing=(errors.KubeError,)) as work:
                     if self._served is None:
                         self._served = await self._discover()
                     if self._served is not None:
@@ -114,6 +114,10 @@ class DeviceTaintReporter:
                 else:
                     self._report(ComponentStatus(ComponentState.DEGRADED, error.what, error.hint))
                     await self._backoff.wait()
+                continue
+            if work.error is not None:
+                self._report(ComponentStatus(ComponentState.DEGRADED, contained.describe(work.error)))
+                await self._backoff.wait()
                 continue
             self._backoff.reset()
             unserved = _NOT_STABLE if self._if_stable else _NOT_SERVED

@@ -166,6 +166,17 @@ async def test_slices_of_other_nodes_do_not_count(env: Env) -> None:
     assert await env.rules() == []
 
 
+async def test_internal_error_is_reported_and_tried_again(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(taint_rules, "published", None)
+        env.reporter.set([verdict()])
+        assert await env.turns.get() is ComponentState.IDLE
+        assert await env.turns.get() is ComponentState.DEGRADED
+        assert env.reports[-1].message.startswith("internal error (TypeError in ")
+    await env.until(ComponentState.READY)
+    assert len(await env.rules()) == 1
+
+
 async def test_cluster_without_the_api_is_idle_until_it_is_served(tenant: Tenant) -> None:
     async with running(tenant, intervals=FAST, with_api=False) as env:
         env.reporter.set([verdict()])
