@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kubemend.agent.model.workloads import ContainerId, ContainerSummary
+from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
 from kubemend.agent.restart import rerun, reset, steps, swap
 from tests.unit.restart import pods
 from tests.unit.restart.pods import CREATED, EXITED, RUNNING, new, old
@@ -15,6 +15,7 @@ COPIES = HELD[3:]
 DONE_INIT = {ContainerId("ours-prepare"): reset.Exit(code=0, at=0)}
 PREPARED = new("prepare", EXITED)
 SHIPS = new("shipper", RUNNING)
+LOGS = new("logger", RUNNING)
 
 
 def steps_for(seen: list[ContainerSummary], *, exits: dict[ContainerId, reset.Exit] | None = None) -> list[Short]:
@@ -80,6 +81,26 @@ def steps_for(seen: list[ContainerSummary], *, exits: dict[ContainerId, reset.Ex
             id="of-two-ours-goes",
         ),
         pytest.param(
+            [PREPARED, SHIPS, new("trainer", RUNNING), new("trainer", RUNNING, ours=False, attempt=2), LOGS],
+            [("remove", "KubeletWon", "ours-trainer")],
+            id="of-two-that-run-ours-goes",
+        ),
+        pytest.param(
+            [PREPARED, SHIPS, new("trainer", CREATED), new("trainer", EXITED, ours=False, attempt=2), LOGS],
+            [("remove", "KubeletWon", "ours-trainer")],
+            id="ours-does-not-begin-after-kubelets-end",
+        ),
+        pytest.param(
+            [PREPARED, SHIPS, new("trainer", RUNNING), new("trainer", EXITED, ours=False, attempt=2), LOGS],
+            [("done", "Rerun", None)],
+            id="but-ours-that-runs-stays",
+        ),
+        pytest.param(
+            [PREPARED, SHIPS, new("trainer", EXITED), new("trainer", RUNNING, ours=False, attempt=2), LOGS],
+            [("done", "Rerun", None)],
+            id="and-ours-that-has-ended",
+        ),
+        pytest.param(
             [*HELD, PREPARED],
             [("remove", "GivenBack", "r1-holds-shipper-1")],
             id="then-the-sidecars-name-is-given-back",
@@ -107,6 +128,11 @@ def steps_for(seen: list[ContainerSummary], *, exits: dict[ContainerId, reset.Ex
         ),
         pytest.param(
             [PREPARED, new("shipper", EXITED)], [("done", "SidecarExited", "ours-shipper")], id="a-dead-sidecar"
+        ),
+        pytest.param(
+            [*COPIES, PREPARED, SHIPS, new("shipper", EXITED, ours=False, attempt=2)],
+            [("create", "NoSuccessor", "trainer"), ("create", "NoSuccessor", "logger")],
+            id="a-sidecar-that-runs-though-kubelets-is-dead",
         ),
         pytest.param(
             [*COPIES, pods.view("debugger", "x"), PREPARED], [("create", "NoSuccessor", "shipper")], id="ephemeral"
@@ -168,6 +194,18 @@ def test_names_are_released_once_kubelet_shows_all_running() -> None:
     assert afterwards(RUN, overdue=True) == every
 
 
+def test_container_that_kubelet_does_not_show_yet_is_awaited_by_its_name() -> None:
+    shown = frozenset({SHIPS.id})
+    known = reset.Known(exits=DONE_INIT, afterwards=True, running=shown)
+    (waits,) = rerun.next_steps(pods.intent(), [*COPIES[2:], *RUN], known=known)
+    assert (waits.reason, waits.container) == (steps.StepReason.NOT_SHOWN, "ours-trainer")
+
+
+def test_rerun_ends_once_kubelet_shows_all_running_and_no_name_is_held() -> None:
+    known = reset.Known(exits=DONE_INIT, afterwards=True, running=LASTING)
+    assert [step.reason for step in rerun.next_steps(pods.intent(), RUN, known=known)] == [steps.StepReason.RERUN]
+
+
 def test_nothing_is_awaited_without_reservations() -> None:
     known = reset.Known(exits=DONE_INIT, afterwards=True)
     assert [step.reason for step in rerun.next_steps(pods.intent(), RUN, known=known)] == [steps.StepReason.RERUN]
@@ -213,6 +251,15 @@ def test_missing_configs_leave_starts_to_kubelet_and_nothing_waiting() -> None:
     (end,) = rerun.next_steps(intent, [PREPARED], can_clone=False)
     assert (removal.kind, removal.container) == (steps.StepKind.REMOVE, "ours-shipper")
     assert (end.kind, end.reason) == (steps.StepKind.DONE, steps.StepReason.LEFT_TO_KUBELET)
+
+
+def test_only_own_waiting_containers_are_removed_when_kubelet_continues() -> None:
+    kubelets = [new("shipper", CREATED, ours=False), new("trainer", RUNNING)]
+    unknown = new("logger", ContainerState.UNKNOWN)
+    (removal,) = rerun.next_steps(pods.intent(), [PREPARED, *kubelets, unknown], can_clone=False)
+    assert (removal.kind, removal.container) == (steps.StepKind.REMOVE, "ours-logger")
+    (end,) = rerun.next_steps(pods.intent(), [PREPARED, *kubelets, LOGS], can_clone=False)
+    assert (end.kind, end.reason) == (steps.StepKind.DONE, steps.StepReason.RERUN)
 
 
 ALL_OLD = [old(item.name) for item in pods.PLAN]
