@@ -81,6 +81,16 @@ def steps_for(seen: list[ContainerSummary], *, exits: dict[ContainerId, reset.Ex
             id="of-two-ours-goes",
         ),
         pytest.param(
+            [new("prepare", RUNNING), new("prepare", EXITED, ours=False, attempt=2)],
+            [("remove", "KubeletWon", "ours-prepare")],
+            id="an-init-container-does-not-continue-after-kubelets-end",
+        ),
+        pytest.param(
+            [*HELD, new("prepare", ContainerState.UNKNOWN)],
+            [("wait", "StateUnknown", "ours-prepare")],
+            id="one-in-an-unknown-state-is-not-started",
+        ),
+        pytest.param(
             [PREPARED, SHIPS, new("trainer", RUNNING), new("trainer", RUNNING, ours=False, attempt=2), LOGS],
             [("remove", "KubeletWon", "ours-trainer")],
             id="of-two-that-run-ours-goes",
@@ -120,6 +130,11 @@ def steps_for(seen: list[ContainerSummary], *, exits: dict[ContainerId, reset.Ex
             [PREPARED, SHIPS, new("trainer", RUNNING), new("logger", CREATED, ours=False)],
             [("wait", "KubeletStartsItsOwn", "kubelets-logger")],
             id="kubelets-main-is-waited-for",
+        ),
+        pytest.param(
+            [PREPARED, SHIPS, new("trainer", CREATED, ours=False), new("logger", CREATED, ours=False)],
+            [("wait", "KubeletStartsItsOwn", "kubelets-trainer")],
+            id="of-several-one-is-waited-for",
         ),
         pytest.param(
             [*COPIES, PREPARED, SHIPS, new("trainer", RUNNING), new("logger", EXITED)],

@@ -52,6 +52,17 @@ def test_target_that_kubelet_has_replaced_is_left_alone(known: reset.Known, grac
     assert reset.next_steps(intent, still_runs, known=known)[0].kind is not steps.StepKind.DONE
 
 
+@pytest.mark.parametrize("next_steps", [reset.next_steps, rerun.next_steps])
+@pytest.mark.parametrize(("completes", "code", "ends"), [(True, 0, True), (True, 1, False), (False, 0, False)])
+def test_pod_whose_target_has_ended_for_good_is_left_alone(
+    next_steps: Callable[..., tuple[steps.Step, ...]], *, completes: bool, code: int, ends: bool
+) -> None:
+    seen = [*(old(name) for name in ("shipper", "logger")), old("trainer", EXITED)]
+    known = reset.Known(exits={ContainerId("old-trainer"): reset.Exit(code=code, at=0)})
+    (step, *_) = next_steps(replace(RESET, completes=completes), seen, known=known)
+    assert (step.reason is steps.StepReason.COMPLETED) is ends
+
+
 def test_kubelets_rerun_is_left_alone() -> None:
     seen = [
         new("prepare", EXITED, ours=False),
