@@ -79,6 +79,28 @@ def test_main_started_next_to_a_late_init_is_removed() -> None:
     ]
 
 
+def test_main_next_to_an_init_that_runs_once_more_is_removed() -> None:
+    init = new("prepare", EXITED, ours=False)
+    seen = [init, new("prepare", RUNNING, attempt=2), new("trainer", RUNNING, ours=False)]
+    known = reset.Known(exits={init.id: reset.Exit(code=0, at=0)})
+    assert [step.name for step in reset.next_steps(RESET, seen, known=known)] == ["trainer"]
+
+
+def test_init_that_has_run_out_of_turn_admits_no_main() -> None:
+    plan = (pods.planned("fetch", pods.INIT), pods.planned("prepare", pods.INIT), pods.planned("trainer", pods.MAIN))
+    seen = [new("fetch", RUNNING), new("prepare", EXITED), new("trainer", RUNNING)]
+    assert [step.name for step in reset.next_steps(replace(RESET, plan=plan), seen)] == ["prepare", "trainer"]
+
+
+def test_main_after_a_failed_init_is_removed_once_kubelet_has_seen_it() -> None:
+    init, main = new("prepare", EXITED, ours=False), new("trainer", RUNNING, ours=False)
+    seen = [init, main, pods.view("debugger", "x")]
+    known = reset.Known(exits={init.id: reset.Exit(code=1, at=0)})
+    (waits,) = reset.next_steps(RESET, seen, known=known)
+    (removal,) = reset.next_steps(RESET, seen, known=replace(known, noticed=frozenset({main.id})))
+    assert (waits.reason, removal.reason) == (steps.StepReason.NOT_SHOWN, steps.StepReason.OUT_OF_TURN)
+
+
 def test_main_older_than_its_init_end_is_removed() -> None:
     init = pods.view("prepare", "k-prepare", attempt=1, state=EXITED, created_at=10)
     main = pods.view("trainer", "k-trainer", attempt=1, created_at=20)
