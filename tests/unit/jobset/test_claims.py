@@ -14,6 +14,12 @@ from tests.unit.jobset.test_decide import claiming
 ASKED: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "2Gi"}}}
 
 SNAPSHOT: dict[str, Any] = {"kind": "VolumeSnapshot", "name": "a"}
+EVERYTHING: dict[str, Any] = {
+    "storageClassName": "fast",
+    "volumeName": "pvc-1",
+    "selector": {"matchLabels": {"a": "b"}},
+    "dataSource": SNAPSHOT,
+}
 
 
 def differing(asked: dict[str, Any], there: dict[str, Any]) -> tuple[str, ...]:
@@ -31,6 +37,8 @@ def differing(asked: dict[str, Any], there: dict[str, Any]) -> tuple[str, ...]:
         ({}, {"resources": {"requests": {"storage": "1Gi"}}}, "resources.requests.storage"),
         ({"selector": {"matchLabels": {"a": "b"}}}, {}, "selector"),
         ({"dataSource": SNAPSHOT}, {}, "dataSource"),
+        ({"dataSource": SNAPSHOT}, {"dataSource": {**SNAPSHOT, "name": "b"}}, "dataSource"),
+        ({"dataSource": SNAPSHOT}, {"dataSource": {**SNAPSHOT, "kind": "PersistentVolumeClaim"}}, "dataSource"),
     ],
 )
 def test_different_claim_is_reported_by_field(asked: dict[str, Any], there: dict[str, Any], field: str) -> None:
@@ -41,7 +49,12 @@ def test_different_claim_is_reported_by_field(asked: dict[str, Any], there: dict
     ("asked", "there"),
     [
         ({}, {"storageClassName": "standard", "volumeName": "pvc-1", "volumeMode": "Filesystem"}),
+        (EVERYTHING, EVERYTHING),
+        ({}, EVERYTHING),
+        ({"resources": {}}, {}),
+        ({}, {"resources": {}}),
         ({}, {"resources": {"requests": {"storage": "3Gi"}}}),
+        ({"dataSourceRef": SNAPSHOT}, {"dataSource": SNAPSHOT, "dataSourceRef": SNAPSHOT}),
         ({"resources": {"requests": {"storage": "2048Mi"}}}, {}),
         ({"accessModes": ["ReadWriteOnce", "ReadOnlyMany"]}, {"accessModes": ["ReadOnlyMany", "ReadWriteOnce"]}),
         (

@@ -120,6 +120,19 @@ def test_job_stays_in_selected_domain_without_nodes() -> None:
     assert domains(place([seeker("a", 2)], [released("a", "r1", 1), gated("a")], rack("r2", 2))) == {"a": "r1"}
 
 
+def test_job_stays_in_selected_domain_though_its_pods_node_has_lost_the_label() -> None:
+    pods = [released("a", "r1", node="n"), gated("a", 1)]
+    assert domains(place([seeker("a", 2)], pods, [node("n"), *rack("r2", 2)])) == {"a": "r1"}
+
+
+def test_domain_of_one_topology_is_not_given_to_pods_of_another() -> None:
+    in_zone = gated("a", 2, topology="zone", gates=(), needs=replace(NEEDS, selector=(("zone", "z1"),)))
+    found = place([seeker("a")], [gated("a", 0), gated("a", 1, topology="zone"), in_zone], rack("r1", 1))
+    assert [(each.domain, [pod.name for pod in each.pods]) for each in found.assigned] == [
+        (Domain("rack", "r1"), ["a-0"])
+    ]
+
+
 def test_job_stays_in_domain_of_ending_pod() -> None:
     pods = [released("a", "r2", 1, node="r2-0"), gated("a")]
     assert domains(place([seeker("a")], pods, [*rack("r1", 1), *rack("r2", 1)])) == {"a": "r2"}
@@ -214,6 +227,7 @@ def test_jobs_competing_for_a_domain_do_not_share_it() -> None:
         ({"parallelism": 4}, 4),
         ({"parallelism": 4, "completions": 3}, 3),
         ({"parallelism": 4, "completions": 8, "succeeded": 6}, 2),
+        ({"parallelism": 4, "completions": 8, "succeeded": 3}, 4),
         ({"parallelism": 4, "completions": 4, "succeeded": 4}, 0),
     ],
 )

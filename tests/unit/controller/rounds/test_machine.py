@@ -1111,9 +1111,9 @@ def test_faults_that_keep_coming_do_not_prolong_the_wait_for_answers() -> None:
     play.reported(StepPhase.RUNNING, 1)
     play.tell(FaultReported(uid(1), "Exit1", "exited"), after=1.0)
     play.tell(FaultReported(uid(1), "Exit1", "exited"), after=LIMITS.after_fault / 2)
-    assert play.round.phase is Phase.RELEASING
+    assert (play.round.phase, play.stands(0)) == (Phase.RELEASING, MemberPhase.RELEASING)
     play.tell(after=LIMITS.after_fault / 2)
-    assert play.round.phase is Phase.DEGRADED
+    assert (play.round.phase, play.stands(0)) == (Phase.DEGRADED, MemberPhase.FAILED)
     [failure] = outcome.failures(play.round)
     assert (failure.reason, failure.detail) == ("NoAnswer", "its agent has not reported it running within 2 s")
 
@@ -1875,6 +1875,15 @@ def test_new_leader_of_rolling_round_counts_a_deleted_pod_without_a_replacement_
     assert (play.stands(1), play.wanted(Stop)) == (MemberPhase.WAITING, [])
     play.tell(seen(0, 5), after=1.0)
     assert pods(play.wanted(Stop)) == {uid(1)}
+
+
+def test_new_leader_of_rolling_round_awaits_no_replacement_of_a_pod_that_had_completed_and_was_removed() -> None:
+    request = Request(GANG, "me", "new weights", NOW, max_unavailable=1)
+    play = Play([builders.member(0, phase=PodPhase.SUCCEEDED), builders.member(1)], cause=request)
+    kept = status.parse(status.render(play.round), created_at=NOW)
+    nodes = builders.nodes(2)
+    play.take(machine.resume(REF, kept=kept, members=[builders.member(1)], nodes=nodes, now=NOW, max_unavailable=1))
+    assert not play.round.awaited
 
 
 def test_new_leader_awaits_the_second_of_two_pods_of_which_one_is_replaced() -> None:
