@@ -218,6 +218,21 @@ def test_the_score_for_the_oom_killer_may_be_as_the_old_container_has_it_now() -
     assert difference(new, oom_score_adj=997) is None
 
 
+@pytest.mark.parametrize(
+    ("group", "key", "before", "after"),
+    [("memory", "limit", 2**30, 0), ("cpu", "quota", 50_000, 0), ("unified", "memory.high", "4096", None)],
+)
+def test_a_limit_that_is_lost_is_named_though_the_runtime_shows_none(
+    group: str, key: str, before: object, after: object
+) -> None:
+    old, new = crio.spec(), successor_spec()
+    old["linux"]["resources"].setdefault(group, {})[key] = before
+    new["linux"]["resources"][group] = {} if after is None else {key: after}
+    reported = difference(new, old=old)
+    assert reported is not None
+    assert reported.startswith(f"linux.resources.{group}")
+
+
 def test_huge_pages_and_unified_limits_are_as_the_old_container_has_them_now() -> None:
     new = successor_spec()
     new["linux"]["resources"]["hugepageLimits"] = [{"pageSize": "2MB", "limit": 4096}]
