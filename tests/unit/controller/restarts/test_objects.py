@@ -31,6 +31,19 @@ def test_round_is_read_back_as_begun() -> None:
     assert (found.ref.id, found.ref.attempt) == ("team/a", 3)
 
 
+@pytest.mark.parametrize("length", [1, 63, 64])
+def test_gang_is_labelled_as_far_as_its_name_fits(length: int) -> None:
+    new = builders.new_round(gang=GangKey("team", "Job", "a" * length), gang_uid="uid-of-gang")
+    labelled = {names.GANG_NAME: "a" * length} if length <= 63 else {}
+    assert new.labels() == {names.GANG_KIND: "Job", **labelled}
+    assert builders.of_round(new).gang_uid == "uid-of-gang"
+
+
+def test_finished_round_without_times_counts_from_its_creation() -> None:
+    found = builders.of_round(builders.new_round(), status={"phase": "Failed"})
+    assert found.finished_at == found.created_at == found.begun_at
+
+
 def test_own_status_overrides_first_status() -> None:
     found = builders.of_round(builders.new_round(), status={"phase": "Done", "completionTime": "2026-01-31T08:00:00Z"})
     assert found.is_finished
