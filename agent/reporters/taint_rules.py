@@ -51,7 +51,7 @@ def plan(
     rules: Mapping[str, Rule],
     node: str,
 ) -> Plan:
-    """Return the changes that make the node's rules as desired. ``published`` is ``resource_slices.published``."""
+    """Return the changes that make the node's rules as desired, given the devices in ResourceSlices."""
     by_name = {verdict.device: verdict for verdict in verdicts}
     wanted: dict[str, Rule] = {}
     for device, names in published.items():

@@ -46,6 +46,24 @@ def test_rule_follows_the_reason() -> None:
     assert found == Plan({}, rule_of(GPU_0, reason="Xid48"), [])
 
 
+def test_rule_has_the_reason_of_the_worst_fault() -> None:
+    severe = verdict("GPU-a", Health.UNHEALTHY)
+    mild = Verdict("MIG-z", Health.UNHEALTHY, ActionClass.RESTART_APP, "Xid48", "")
+    assert severe.action.severity > mild.action.severity
+    found = plan(mild, severe, published={GPU_0: frozenset({"GPU-a", "MIG-z"})})
+    assert found.create == rule_of(GPU_0)
+
+
+def test_no_two_devices_share_a_rule() -> None:
+    every = [
+        ClaimDevice(driver, pool, device)
+        for driver in ("gpu.nvidia.com", "nic.example.com")
+        for pool in ("a", "b")
+        for device in ("gpu-0", "gpu-1")
+    ]
+    assert len({taint_rules.name(device, node=node) for device in every for node in ("node-1", "node-2")}) == 16
+
+
 def test_rule_is_deleted_once_the_device_is_usable() -> None:
     for health in (Health.HEALTHY, Health.DEGRADED):
         assert plan(verdict("GPU-a", health), rules=rule_of(GPU_0)).delete == list(rule_of(GPU_0))
