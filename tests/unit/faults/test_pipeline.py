@@ -549,11 +549,22 @@ async def test_pipeline_end_of_previous_fault_keeps_newer_one(stopped_env: Pipel
         await env.condition(conditions.DEVICES_HEALTHY, "Healthy")
 
 
-async def test_pipeline_findings_beyond_capacity_are_counted(stopped_env: PipelineEnv) -> None:
+@pytest.mark.parametrize(
+    ("changes", "lost"),
+    [
+        ({}, 1),
+        ({"source": Source.NVML}, 1),
+        ({"kind": FindingKind.SXID}, 1),
+        ({"source": Source.NVML, "kind": FindingKind.DEVICE_LOST}, 0),
+    ],
+)
+async def test_pipeline_findings_beyond_capacity_are_counted(
+    stopped_env: PipelineEnv, changes: dict[str, Any], lost: int
+) -> None:
     queue = stopped_env.queue
     for _ in range(10_001):
-        queue.submit(xid())
-    assert stopped_env.metrics.findings_lost._value.get() == 1
+        queue.submit(xid(**changes))
+    assert stopped_env.metrics.findings_lost._value.get() == lost
 
 
 async def test_pipeline_slow_disk_delays_actions_but_no_reports(
