@@ -1,6 +1,6 @@
 """Rules on a GPU's links: NVLink, its fabric, PCIe."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from kubemend.agent.health.gpu.judgement import OVER, Judgement, Rule, Sample
 from kubemend.agent.health.gpu.readings import Key, Vital
@@ -55,7 +55,8 @@ def _link_errors(sample: Sample) -> Judgement | None:
     if bad:
         text = f"more than {sample.limits.link_errors} errors in {sample.limits.link_window / 60:g} min on NVLink "
         return Judgement(holds=True, text=text + ", ".join(map(str, bad)), mark=tuple(bad))
-    return OVER if _quiet(sample, keys, most=sample.limits.link_errors) else None
+    quiet = _quiet(sample, keys, most=sample.limits.link_errors) and not _failed(sample, NVLINK_COUNTERS)
+    return OVER if quiet else None
 
 
 def _fabric_failed(sample: Sample) -> Judgement | None:
@@ -122,12 +123,18 @@ def _pcie_errors(sample: Sample) -> Judgement | None:
         names = ", ".join(vital.value.removeprefix("pcie-") for vital, _ in bad)
         text = f"PCIe link counts errors ({names}) in {sample.limits.pcie_window / 60:g} min"
         return Judgement(holds=True, text=text, mark=tuple(bad))
-    quiet = _quiet(sample, [*corrected, *uncorrected], most=most)
+    failed = _failed(sample, (*PCIE_CORRECTED, *PCIE_UNCORRECTED))
+    quiet = _quiet(sample, [*corrected, *uncorrected], most=most) and not failed
     return OVER if quiet else None
 
 
 def _above(sample: Sample, keys: list[Key], *, most: int) -> list[Key]:
     return [key for key in keys if sample.record.windows[key].hits > most]
+
+
+def _failed(sample: Sample, vitals: Collection[Vital]) -> bool:
+    """Return whether a counter that was read before could not be read: it may be the one that has grown."""
+    return any(key[0] in vitals and key in sample.record.windows for key in sample.vitals.errors)
 
 
 def _quiet(sample: Sample, keys: list[Key], *, most: int) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from kubemend.agent.health.gpu import fold
-from kubemend.agent.health.gpu.readings import Vital, Vitals
+from kubemend.agent.health.gpu.readings import Key, Vital, Vitals
 from kubemend.agent.model.findings import FindingKind
 from tests.unit.health.vitals import builders
 from tests.unit.health.vitals.builders import AT_REST, HEALTHY, LIMITS, PERIOD, Watched, begun, but, failing, without
@@ -141,6 +141,33 @@ def test_value_that_gpu_lacks_raises_nothing(vital: Vital) -> None:
     gpu.poll(without(vital), seconds=HOUR)
 
     assert begun(gpu.emitted) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        pytest.param(FindingKind.NVLINK_ERRORS, (Vital.NVLINK_REPLAYS, 3), id="link-errors"),
+        pytest.param(FindingKind.PCIE_ERRORS, (Vital.PCIE_REPLAYS, 0), id="pcie-errors"),
+    ],
+)
+def test_failed_reading_of_the_counter_that_has_grown_ends_nothing(kind: FindingKind, key: Key) -> None:
+    gpu = Watched()
+    for poll in range(70):  # longer than every window
+        gpu.poll(FAULTS[kind](poll))
+
+    gpu.poll(failing(999, key), seconds=4 * HOUR)
+
+    assert gpu.of(kind) == [True]
+
+
+def test_counter_that_can_never_be_read_does_not_block_the_end_of_others() -> None:
+    gpu = Watched()
+    for poll in range(70):
+        gpu.poll(failing(999, (Vital.NVLINK_REPLAYS, 1), of=FAULTS[FindingKind.NVLINK_ERRORS](poll)))
+
+    gpu.poll(failing(999, (Vital.NVLINK_REPLAYS, 1), of=FAULTS[FindingKind.NVLINK_ERRORS](69)), seconds=HOUR)
+
+    assert gpu.of(FindingKind.NVLINK_ERRORS) == [True, False]
 
 
 def test_lifetime_link_counts_are_not_a_fault() -> None:
