@@ -50,6 +50,9 @@ def _link_down(sample: Sample) -> Judgement | None:
 
 
 def _link_errors(sample: Sample) -> Judgement | None:
+    """Judge whether links repeat or recover too many transfers; under MIG there are none (``_link_down``)."""
+    if sample.get(Vital.MIG_MODE):
+        return sample.settled
     keys = [key for key in sample.vitals.values if key[0] in NVLINK_COUNTERS]
     bad = sorted({link for _, link in _above(sample, keys, most=sample.limits.link_errors)})
     if bad:

@@ -162,7 +162,7 @@ def _window_lengths(limits: Limits) -> dict[Vital, float]:
 def _shares(record: Record, vitals: Vitals, *, now: float, limits: Limits) -> dict[FindingKind, Window]:
     samples = {
         FindingKind.THROTTLED: (_throttled(vitals), limits.throttled_window),
-        FindingKind.SLOW_UNDER_LOAD: (_slow(vitals, limits=limits), limits.slow_window),
+        FindingKind.SLOW_UNDER_LOAD: (slow(vitals, limits=limits), limits.slow_window),
     }
     return {
         kind: record.shares.get(kind, Window(length=length)).with_sample(now=now, hits=int(seen))
@@ -176,10 +176,10 @@ def _throttled(vitals: Vitals) -> bool | None:
     return None if reasons is None else bool(reasons & HARDWARE_SLOWDOWN)
 
 
-def _slow(vitals: Vitals, *, limits: Limits) -> bool | None:
+def slow(vitals: Vitals, *, limits: Limits) -> bool | None:
     """Return whether the GPU is at full load, far below its clocks, without a reason from the driver.
 
-    None when idle.
+    None when idle, or where one of these values is unknown.
     """
     used, clock, most = (vitals.get(each) for each in (Vital.UTILIZATION, Vital.SM_CLOCK, Vital.SM_CLOCK_MAX))
     reasons = vitals.get(Vital.CLOCKS_EVENT_REASONS)

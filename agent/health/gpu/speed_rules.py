@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from kubemend.agent.health.gpu import record
 from kubemend.agent.health.gpu.judgement import BETWEEN, OVER, Judgement, Rule, Sample
 from kubemend.agent.health.gpu.readings import Vital
 from kubemend.agent.model.findings import FindingKind
@@ -56,8 +57,9 @@ def _left(sample: Sample, current: Vital, limit: Vital) -> int | None:
 
 def _slow(sample: Sample) -> Judgement | None:
     window = sample.record.shares.get(FindingKind.SLOW_UNDER_LOAD)
-    used, clock, most = (sample.get(each) for each in (Vital.UTILIZATION, Vital.SM_CLOCK, Vital.SM_CLOCK_MAX))
-    if window is None or used is None or used < sample.limits.slow_utilization or not window.full(now=sample.now):
+    clock, most = sample.get(Vital.SM_CLOCK), sample.get(Vital.SM_CLOCK_MAX)
+    counts = record.slow(sample.vitals, limits=sample.limits) is not None
+    if window is None or not counts or not window.full(now=sample.now):
         return None
     if window.share >= sample.limits.slow_share:
         text = f"works at {clock} of {most} MHz for {window.length / 60:g} min, without a reason from the driver"

@@ -9,7 +9,18 @@ from kubemend.agent.health.gpu import fold
 from kubemend.agent.health.gpu.readings import Key, Vital, Vitals
 from kubemend.agent.model.findings import FindingKind
 from tests.unit.health.vitals import builders
-from tests.unit.health.vitals.builders import AT_REST, HEALTHY, LIMITS, PERIOD, Watched, begun, but, failing, without
+from tests.unit.health.vitals.builders import (
+    AT_REST,
+    HEALTHY,
+    LIMITS,
+    PER_LINK,
+    PERIOD,
+    Watched,
+    begun,
+    but,
+    failing,
+    without,
+)
 
 HOUR = 3600.0
 
@@ -309,6 +320,17 @@ def test_link_that_was_down_is_no_fault_once_the_gpu_is_under_mig() -> None:
     assert FindingKind.NVLINK_DOWN in gpu.state.held()
 
 
+def test_errors_of_links_are_no_fault_once_the_gpu_is_under_mig() -> None:
+    gpu = Watched()
+    errors = FAULTS[FindingKind.NVLINK_ERRORS]
+    for poll in range(40):
+        gpu.poll(errors(poll))
+
+    gpu.poll(without(*PER_LINK, of=but({Vital.MIG_MODE: 1})), seconds=HOUR)
+
+    assert gpu.of(FindingKind.NVLINK_ERRORS) == [True, False]
+
+
 @pytest.mark.parametrize(
     ("mask", "expected"),
     [
@@ -416,6 +438,18 @@ def test_low_clocks_explained_by_driver_are_not_slow(reason: int) -> None:
     gpu.poll(but({Vital.SM_CLOCK: 300, Vital.CLOCKS_EVENT_REASONS: reason}), seconds=HOUR)
 
     assert begun(gpu.emitted) == []
+
+
+def test_low_clocks_begin_and_end_only_with_a_poll_that_shows_the_clock() -> None:
+    gpu = Watched()
+    gpu.poll(but({Vital.SM_CLOCK: 600}), seconds=LIMITS.slow_window - 2 * PERIOD)
+
+    gpu.poll(failing(999, (Vital.SM_CLOCK, 0)), seconds=2 * PERIOD)
+    unread = gpu.of(FindingKind.SLOW_UNDER_LOAD)
+    emitted = gpu.poll(but({Vital.SM_CLOCK: 600}))
+
+    assert unread == []
+    assert [each.text.split(",")[0] for each in emitted] == ["works at 600 of 1980 MHz for 5 min"]
 
 
 def test_low_clocks_at_rest_are_not_slow() -> None:
