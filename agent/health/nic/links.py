@@ -96,8 +96,7 @@ def after_reading(track: LinkTrack, reading: LinkReading, *, now: float, limits:
     recreated = track.last is not None and track.last.serial != reading.serial
     lost = _lost(track, reading)
     is_quiet = now >= _quiet_from(track, limits=limits)
-    kept = track.drop_times[-1:] if is_quiet else track.drop_times  # the last one is the begin of the quiet time
-    times = (*kept, *[now] * min(lost, limits.flap_drops))[-limits.flap_drops :]
+    times = (*track.drop_times, *[now] * min(lost, limits.flap_drops))[-limits.flap_drops :]
     many = len(times) == limits.flap_drops and now - times[0] <= limits.flap_window
     speeds = [speed for speed in (track.best_speed, reading.speed if reading.up else None) if speed is not None]
     return replace(

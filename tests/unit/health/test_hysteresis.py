@@ -19,7 +19,7 @@ def after(*checks: tuple[float, FaultCheck], fault_state: FaultState | None = No
 
 def test_fault_begins_immediately() -> None:
     fault_state = after((5.0, BAD))
-    assert (fault_state.emitted, fault_state.text) == (True, "bad")
+    assert (fault_state.emitted, fault_state.text, fault_state.due) == (True, "bad", None)
 
 
 def test_delayed_fault_begins_only_after_the_delay() -> None:

@@ -67,6 +67,12 @@ def test_enabled_link_gets_time_to_come_up() -> None:
     assert FindingKind.LINK_DOWN in emitted.at(10.0 + LIMITS.link_training_timeout).held
 
 
+def test_enabled_link_that_came_up_and_loses_its_carrier_gets_no_time() -> None:
+    emitted = Emitted().at(0.0, nic(netdev())).at(1.0, nic(netdev(up=False, admin_up=False)))
+    emitted.at(2.0, nic(netdev(up=False))).at(3.0, nic(netdev())).at(4.0, nic(netdev(up=False)))
+    assert FindingKind.LINK_DOWN in emitted.held
+
+
 def test_link_gets_time_to_come_up_after_driver_reload() -> None:
     emitted = Emitted().at(0.0, nic(netdev())).at(1.0, nic(netdev(up=False, serial=8)))
     assert emitted.at(20.0, nic(netdev(serial=8))).held == {}
@@ -109,6 +115,31 @@ def test_three_drops_beyond_the_window_are_not_flapping() -> None:
     assert FindingKind.LINK_FLAPPING not in emitted.held
 
 
+def test_window_longer_than_the_quiet_time_counts_all_drops_in_it() -> None:
+    limits, track = links.LinkLimits(flap_window=3600.0), links.LinkTrack()
+    flapping = []
+    for drops in range(4):
+        track = links.after_reading(track, netdev(drops=drops), now=drops * 900.0, limits=limits)
+        flapping.append(track.flapping)
+    assert flapping == [False, False, False, True]
+
+
+def test_single_drop_after_flapping_has_ended_does_not_begin_it_again() -> None:
+    emitted = Emitted().at(0.0, nic(netdev())).at(10.0, nic(netdev(drops=3)))
+    emitted.at(10.0 + LIMITS.flap_settle)
+    emitted.at(1000.0, nic(netdev(drops=4))).at(1001.0, nic(netdev(drops=4)))
+    assert emitted.count(FindingKind.LINK_FLAPPING) == 1
+    assert FindingKind.LINK_FLAPPING not in emitted.held
+
+
+def test_drops_are_counted_across_readings_without_their_count() -> None:
+    """The count of an InfiniBand port is read more rarely than its state."""
+    emitted = Emitted().at(0.0, nic(netdev()))
+    for drops in (1, 2, 3):
+        emitted.at(drops * 10.0, nic(netdev(up=False, drops=None))).at(drops * 10.0 + 5, nic(netdev(drops=drops)))
+        assert (FindingKind.LINK_FLAPPING in emitted.held) is (drops == 3)
+
+
 def test_taking_link_down_and_up_is_not_flapping() -> None:
     emitted = Emitted().at(0.0, nic(netdev()))
     for number in range(1, 9):
@@ -120,6 +151,8 @@ def test_taking_link_down_and_up_is_not_flapping() -> None:
 def test_drops_of_previous_driver_instance_do_not_count() -> None:
     emitted = Emitted().at(0.0, nic(netdev())).at(1.0, nic(netdev(serial=8, drops=9)))
     assert emitted.at(2.0, nic(netdev(serial=8, drops=9))).held == {}
+    late = Emitted().at(0.0, nic(netdev(drops=5))).at(1.0, nic(netdev(serial=8, drops=None)))
+    assert late.at(2.0, nic(netdev(serial=8, drops=9))).held == {}
 
 
 def test_link_that_returns_slower_is_slow() -> None:
