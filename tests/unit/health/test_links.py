@@ -22,6 +22,12 @@ def test_link_that_was_never_cabled_is_not_a_fault() -> None:
     assert emitted.count(FindingKind.LINK_DOWN, over=True) == 0  # nor is it known to be healthy
 
 
+def test_restarted_agent_knows_links_that_were_never_cabled() -> None:
+    before = Emitted().at(0.0, nic(netdev(), netdev(name="eth2", up=False)))
+    emitted = Emitted(memory=before.memory).at(0.0, nic(netdev(), netdev(name="eth2", up=False))).at(1000.0)
+    assert emitted.held == {}
+
+
 def test_restarted_agent_knows_links_that_were_up() -> None:
     before = Emitted().at(0.0, nic(netdev()))
     assert FindingKind.LINK_DOWN in Emitted(memory=before.memory).at(0.0, nic(netdev(up=False, drops=1))).held
@@ -179,6 +185,7 @@ def test_link_slower_than_peers_from_the_start_is_slow() -> None:
 
 def test_momentary_wrong_speed_is_not_reported() -> None:
     emitted = Emitted().at(0.0, nic(netdev(speed=400_000))).at(1.0, nic(netdev(speed=100_000)))
+    assert emitted.held == {}
     assert emitted.at(2.0, nic(netdev(speed=400_000))).at(100.0).held == {}
 
 

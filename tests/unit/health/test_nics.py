@@ -87,6 +87,14 @@ def test_renamed_link_is_not_down_indefinitely() -> None:
     assert emitted.memory.nics[PCI].links.keys() == {"ens1"}
 
 
+def test_counters_read_before_an_outage_are_no_baseline_after_it() -> None:
+    before = errors(0.0, local_link_integrity_errors=4)
+    emitted = Emitted().at(0.0, nic(port(), counters=before)).at(5.0, nic(port("DOWN")))
+    emitted.at(10.0, nic(port(), counters=before))
+    emitted.at(30.0, nic(port(), counters=errors(30.0, local_link_integrity_errors=9)))
+    assert FindingKind.RDMA_ERRORS not in emitted.held
+
+
 def test_excess_errors_are_reported_and_end_after_ten_minutes() -> None:
     emitted = Emitted().at(0.0, nic(port(), counters=errors(0.0, local_link_integrity_errors=4)))
     emitted.at(30.0, nic(port(), counters=errors(30.0, local_link_integrity_errors=5)))
