@@ -38,16 +38,18 @@ def for_devices(
         Health.UNHEALTHY: ConditionStatus.FALSE,
     }[worst.health]
     message = f"{len(verdicts)} devices healthy" if worst.health is Health.HEALTHY else _about(worst)
-    moves = own.action in _MUST_MOVE and own.device not in returning
+    failed = [verdict for verdict in verdicts if verdict.action in _MUST_MOVE and verdict.device not in returning]
     return (
         Condition(conditions.DEVICES_HEALTHY, status, worst.reason, message),
-        Condition(
-            conditions.DEVICE_FAILURE,
-            ConditionStatus.TRUE if moves else ConditionStatus.FALSE,
-            own.reason if moves else "NoDeviceFailure",
-            f"{_about(own)}; the pod cannot be fixed in place" if moves else "",
-        ),
+        _device_failure(max(failed, key=_severity, default=None)),
     )
+
+
+def _device_failure(failed: Verdict | None) -> Condition:
+    if failed is None:
+        return Condition(conditions.DEVICE_FAILURE, ConditionStatus.FALSE, "NoDeviceFailure", "")
+    message = f"{_about(failed)}; the pod cannot be fixed in place"
+    return Condition(conditions.DEVICE_FAILURE, ConditionStatus.TRUE, failed.reason, message)
 
 
 def may_come_back(verdict: Verdict, *, age: float) -> bool:

@@ -52,6 +52,11 @@ def test_link_down_fails_pod_only_after_patience() -> None:
         assert (devices.status, fails.status) == (FALSE, status)
 
 
+def test_link_that_may_come_back_hides_no_lost_gpu() -> None:
+    devices, fails = pod_conditions.for_devices([GOOD, DOWN, LOST], returning={DOWN.device})
+    assert (devices.reason, fails.status, fails.reason) == ("LinkDown", TRUE, "Xid79")
+
+
 def test_only_a_link_that_has_just_gone_down_may_come_back() -> None:
     patience = pod_conditions.LINK_GRACE_PERIOD
     assert [pod_conditions.may_come_back(DOWN, age=age) for age in (0.0, patience - 1, patience)] == [True, True, False]
