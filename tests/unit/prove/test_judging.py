@@ -112,6 +112,8 @@ def test_speed_is_not_judged_without_a_nominal_one_or_on_little_memory() -> None
 
     assert judging.judge(UUID, replace(slow, facts=replace(FACTS, nominal_rate=0.0))).outcome is Outcome.PASSED
     assert judging.judge(UUID, little).outcome is Outcome.PASSED
+    untimed = tuple(replace(each, seconds=0.0) for each in GOOD.steps)
+    assert judging.judge(UUID, replace(GOOD, steps=untimed)).outcome is Outcome.PASSED
 
 
 @pytest.mark.parametrize(
@@ -240,6 +242,49 @@ def test_copies_between_gpus_are_judged_by_pair() -> None:
         ("a", "c"): (Outcome.FAILED, Reason.DID_NOT_ANSWER),
     }
     assert "cuMemcpyPeer" in judging.unfinished_pairs(measured)
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected", "problem"),
+    [
+        (Measured(finished=True), {}, ""),
+        (
+            Measured(steps=(Step(Test.PEER, planned=0, compared=0, wrong=0, pair=("a", "b")),), finished=True),
+            {("a", "b"): (Outcome.UNKNOWN, Reason.INCOMPLETE)},
+            "",
+        ),
+        (
+            Measured(failure=CudaFailure("cuCtxSynchronize", 220, "CUDA_ERROR_X", Test.PEER, ("a", "b"))),
+            {("a", "b"): (Outcome.FAILED, Reason.CUDA_ERROR)},
+            "cuCtxSynchronize: CUDA_ERROR_X (220) in peer",
+        ),
+        (Measured(failure=CudaFailure("cuInit", 100, "CUDA_ERROR_NO_DEVICE")), {}, "cuInit"),
+        (Measured(hanging=Hanging("cuInit", 15.0)), {}, "cuInit"),
+        (Measured(no_library="no such file"), {}, "no such file"),
+        (Measured(ended="its process ended by signal 11"), {}, "signal 11"),
+        (Measured(), {}, "its process ended early"),
+    ],
+)
+def test_pairs_without_a_complete_result_do_not_pass(
+    measured: Measured, expected: dict[tuple[str, str], tuple[Outcome, Reason | None]], problem: str
+) -> None:
+    assert {pair: short(verdict) for pair, verdict in judging.pairs(measured)} == expected
+    assert problem in judging.unfinished_pairs(measured)
+    assert bool(judging.unfinished_pairs(measured)) is not measured.finished
+
+
+def test_every_message_of_a_worker_counts() -> None:
+    failure, hanging = CudaFailure("cuX", 719, "CUDA_ERROR_X"), Hanging("cuX", 15.0)
+    messages = (FACTS, step(Test.MEMORY), NoAccess(("a", "b")), failure, hanging, NoLibrary("none"), Finished())
+    assert measurements.gathered(messages) == Measured(
+        facts=FACTS,
+        steps=(step(Test.MEMORY),),
+        no_access=(NoAccess(("a", "b")),),
+        failure=failure,
+        hanging=hanging,
+        no_library="none",
+        finished=True,
+    )
 
 
 TESTS = st.sampled_from(Test)
