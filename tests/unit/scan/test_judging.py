@@ -92,6 +92,7 @@ def test_fault_beyond_a_restart_counts_at_any_age() -> None:
     ("started", "health"),
     [
         ({4711: 100.0}, Health.DEGRADED),  # it still runs
+        ({4711: 5_000.5}, Health.DEGRADED),  # started within the two clocks' difference
         ({}, Health.HEALTHY),  # it has ended
         ({4711: 7_000.0}, Health.HEALTHY),  # it has ended, and another process has its pid
     ],
@@ -124,6 +125,13 @@ def test_faults_of_ended_programs_do_not_accumulate() -> None:
     many = [logged(FindingKind.XID, "31", at=600.0 * count, pid=count) for count in range(1, 10)]
 
     assert verdict(found(*many)).health is Health.HEALTHY
+
+
+def test_fault_that_recurs_counts_as_for_an_agent() -> None:
+    recurring = [logged(FindingKind.XID, "79", at=at) for at in (1_000.0, 3_000.0, 5_000.0)]
+
+    assert verdict(found(*recurring[:2])).action is ActionClass.REBOOT_NODE
+    assert verdict(found(*recurring)).action is ActionClass.REPLACE
 
 
 def test_fault_left_to_silent_driver_is_unknown() -> None:
