@@ -431,6 +431,74 @@ def test_throttling_is_judged_by_its_share_of_time(share: float) -> None:
     assert (FindingKind.THROTTLED in begun(gpu.emitted)) is (share >= LIMITS.throttled_share)
 
 
+@pytest.mark.parametrize(
+    ("kind", "key", "values"),
+    [
+        pytest.param(FindingKind.THROTTLED, (Vital.CLOCKS_EVENT_REASONS, 0), (0x80, 0, 0), id="throttled"),
+        pytest.param(FindingKind.SLOW_UNDER_LOAD, (Vital.SM_CLOCK, 0), (600, 600, 1980), id="slow"),
+    ],
+)
+def test_share_between_begin_and_end_changes_nothing(kind: FindingKind, key: Key, values: tuple[int, int, int]) -> None:
+    gpu = Watched()
+    for poll in range(40):
+        gpu.poll(FAULTS[kind](poll))
+
+    for poll in range(60):
+        gpu.poll(but({key[0]: values[poll % 3]}))
+
+    assert gpu.of(kind) == [True]
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "window", "most"),
+    [
+        pytest.param(
+            FindingKind.ECC_CORRECTED_RATE,
+            (Vital.ECC_CORRECTED, 0),
+            LIMITS.corrected_window,
+            LIMITS.corrected_errors,
+            id="corrected-memory-errors",
+        ),
+        pytest.param(
+            FindingKind.NVLINK_ERRORS,
+            (Vital.NVLINK_REPLAYS, 3),
+            LIMITS.link_window,
+            LIMITS.link_errors,
+            id="link-errors",
+        ),
+        pytest.param(
+            FindingKind.PCIE_ERRORS,
+            (Vital.PCIE_REPLAYS, 0),
+            LIMITS.pcie_window,
+            LIMITS.pcie_replays,
+            id="pcie-errors",
+        ),
+    ],
+)
+def test_counted_errors_begin_above_their_limit_and_last_above_its_half(
+    kind: FindingKind, key: Key, window: float, most: int
+) -> None:
+    count = HEALTHY.values[key]
+
+    def burst(errors: int) -> Vitals:
+        nonlocal count
+        count += errors
+        return but({key[0]: count}, link=key[1])
+
+    gpu = Watched()
+    gpu.poll(HEALTHY)
+    gpu.poll(burst(most))
+    assert gpu.of(kind) == []
+    gpu.poll(burst(1))
+    for _ in range(4):  # each in the window of the one before, and all of more than half of the limit
+        gpu.poll(burst(most // 2 + 1))
+        gpu.poll(burst(0), seconds=0.8 * window)
+    assert gpu.of(kind)[-1:] == [True]
+    gpu.poll(burst(0), seconds=2 * window)
+
+    assert gpu.of(kind) == [True, False]
+
+
 @pytest.mark.parametrize("reason", [0x1, 0x2, 0x4, 0x10, 0x20, 0x100])
 def test_low_clocks_explained_by_driver_are_not_slow(reason: int) -> None:
     gpu = Watched()
