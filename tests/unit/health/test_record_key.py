@@ -13,6 +13,8 @@ from kubemend.agent.health.kmsg import record_key
         ("kmsg:7:5000000", "kmsg:8:5000001", False),
         ("kmsg:7:5000000", "kmsg:6:5900000", True),  # of another CPU
         ("kmsg:7:5000000", "kmsg:6:6100000", False),  # of a log that was restarted
+        ("kmsg:7:5000000", "kmsg:8:5000000", False),  # in the same microsecond
+        ("kmsg:7:5000000", "kmsg:7:9000000", False),  # of a log that was restarted
         ("kmsg:7:5000000#2", "kmsg:7:5000000", True),
         ("kmsg:7:5000000#2", "kmsg:7:5000000#2", True),
         ("kmsg:7:5000000", "kmsg:7:5000000#2", False),
