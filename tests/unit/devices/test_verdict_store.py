@@ -64,6 +64,20 @@ async def test_time_since_a_fault_counts_on_when_the_driver_has_named_the_gpu(ve
     assert (before, verdict_store.since_fault(UUID) < 600.0) == (float("inf"), True)
 
 
+async def test_time_since_a_fault_counts_no_degradation_and_no_end(verdict_store: VerdictStore) -> None:
+    hot = dataclasses.replace(OFF_THE_BUS, kind=FindingKind.HOT, code="", action=ActionClass.OBSERVE)
+    over = dataclasses.replace(hot, kind=FindingKind.FAULT_OVER, code="Hot", action=ActionClass.NONE)
+    for finding in (hot, over):
+        verdict_store.apply(finding, inventory=KNOWN)
+    assert verdict_store.since_fault(UUID) == float("inf")
+
+
+async def test_time_since_a_fault_is_that_of_the_latest_however_the_clock_was_set(verdict_store: VerdictStore) -> None:
+    for observed_at in (1000.0, 1.0, 4600.0):  # it is 1000.0
+        verdict_store.apply(dataclasses.replace(OFF_THE_BUS, observed_at=observed_at), inventory=KNOWN)
+        assert 0.0 <= verdict_store.since_fault(UUID) < 600.0
+
+
 async def test_fault_on_lost_gpu_counts_for_its_uuid(verdict_store: VerdictStore) -> None:
     assert verdict_store.verdict(UUID, inventory=KNOWN).health is Health.HEALTHY
     verdict_store.apply(OFF_THE_BUS, inventory=LOST)

@@ -126,6 +126,6 @@ async def test_same_finding_twice_in_one_agent_is_folded_twice(store: Store, end
 
 def test_fold_of_an_earlier_finding_keeps_the_newest_key() -> None:
     state = fold.HealthState(boot_id="boot-1")
-    for finding in (ON_HOLD, NEEDS_RESET, ON_HOLD, WAS_RESET):
+    for finding in (ON_HOLD, NEEDS_RESET, ON_HOLD, replace(WAS_RESET, key="nvml:1:1"), replace(ON_HOLD, key="")):
         state = fold.fold(state, finding, device=outside.GPU.uuid)
     assert state.newest_key == NEEDS_RESET.key
