@@ -63,6 +63,11 @@ LOST, BACK, RECOVERY = FindingKind.DEVICE_LOST, FindingKind.DEVICE_BACK, Finding
             [(well(0), well(1)), (well(0), nameless(1, Condition.UNREADABLE))], [], id="unreadable-index-proves-nothing"
         ),
         pytest.param(
+            [(well(0), well(1)), (well(0),), (well(0), nameless(1, Condition.UNREADABLE))],
+            [(LOST, "GPU-1", "")],
+            id="unreadable-index-is-not-the-lost-gpu-again",
+        ),
+        pytest.param(
             [(well(0), well(1)), (well(0), nameless(1, Condition.LOST))],
             [(LOST, "GPU-1", "")],
             id="lost-index-is-the-one",
@@ -117,6 +122,21 @@ LOST, BACK, RECOVERY = FindingKind.DEVICE_LOST, FindingKind.DEVICE_BACK, Finding
 )
 def test_polls_become_changes(polls: list[tuple[Slot, ...]], expected: list[tuple[FindingKind, str, str]]) -> None:
     assert run(*polls)[1] == expected
+
+
+@pytest.mark.parametrize(
+    ("last", "answers"),
+    [
+        pytest.param(well(1), True, id="answers"),
+        pytest.param(replace(well(1), condition=Condition.RESET_REQUIRED), True, id="needs-a-reset"),
+        pytest.param(replace(well(1), condition=Condition.UNREADABLE), False, id="unreadable"),
+        pytest.param(lost(1), False, id="lost"),
+        pytest.param(nameless(1, Condition.UNREADABLE), False, id="not-identified"),
+    ],
+)
+def test_only_a_gpu_that_answered_the_last_poll_answers(last: Slot, answers: bool) -> None:
+    view, _ = run((well(0), well(1)), (well(0), last))
+    assert [view.gpus[gpu(number).uuid].answers for number in (0, 1)] == [True, answers]
 
 
 def test_gpu_in_the_place_of_another_replaces_it() -> None:
