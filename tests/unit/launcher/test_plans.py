@@ -48,7 +48,7 @@ NAMES = st.lists(MODULES, unique=True).map(tuple)
         ("python -", Program(("python",), cold=READ_ONCE)),
         ("python", Program(("python",), cold=READ_ONCE)),
         ("python -I -", Program(("python", "-I"), cold=READ_ONCE)),
-        ("python /dev/fd/63 x", Program(("python",), cold=READ_ONCE)),
+        ("python /dev/fd/1000000 x", Program(("python",), cold=READ_ONCE)),
         ("torchrun train.py", None),
         ("python-config train.py", None),
         ("sh -c python", None),
