@@ -33,7 +33,6 @@ _SHORT: Final[Mapping[str, Sequence[str]]] = {
     "reruns": ("--rounds=30",),
     "gang": ("--rounds=6",),
     "hub": ("--rounds=10",),
-    "health": ("--events=30",),
     "jobset": ("--looks=10", "--failures=3"),
     "peers": ("--failures=3", "--exits=3", "--lines=10"),
 }

@@ -45,6 +45,7 @@ class Counts:
 
     lines: int
     events: int
+    faults: int
     records: int
     rest: float
 
@@ -60,7 +61,7 @@ async def measure(counts: Counts) -> dict[str, Any]:
             before = footprint.of(agent.child.pid)
             await asyncio.sleep(counts.rest)
             rest = footprint.of(agent.child.pid).since(before)
-        decided = await decisions.measure(dev, count=counts.lines)
+        decided = await decisions.measure(dev, count=counts.faults)
         poll = await asyncio.to_thread(_poll_cost, dev)
         dev.nvml.cost(microseconds=poll_cost.H100_CALL_US)
         as_h100 = await asyncio.to_thread(_poll_cost, dev)
@@ -148,8 +149,9 @@ def _poll_cost(dev: node.DevNode) -> dict[str, Any]:
 
 
 @click.command(help=__doc__)
-@click.option("--lines", default=100, show_default=True, help="Kernel log lines.")
-@click.option("--events", default=100, show_default=True, help="NVML events.")
+@click.option("--lines", default=30, show_default=True, help="Kernel log lines, and as many while the driver hangs.")
+@click.option("--events", default=30, show_default=True, help="NVML events.")
+@click.option("--faults", default=100, show_default=True, help="Faults of a program.")
 @click.option("--records", default=100_000, show_default=True, help="Kernel log records of the flood.")
 @click.option("--rest", default=60.0, show_default=True, help="Seconds at rest.")
 def main(**counts: Any) -> None:
