@@ -9,6 +9,15 @@ import pytest
 from launcher import kubemend_run
 from tests.commands.launcher.running import Running
 
+
+async def takes_over(launcher: Running, spare: int) -> None:
+    """The program fails, the spare becomes the next one, and that one completes."""
+    launcher.order("sys.exit(3)")
+    assert await launcher.nth(2, "begin") == spare
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
 _WRAPPER = """#!/bin/sh
 asked=$({python} -c 'print(1)')
 exec {python} "$@"
@@ -24,10 +33,7 @@ async def test_interpreter_that_a_wrapper_script_asks_before_is_not_taken_for_th
     await launcher.nth(1, "begin")
     spare = await launcher.spare()
     await launcher.said("the spare is ready")
-    launcher.order("sys.exit(3)")
-    assert await launcher.nth(2, "begin") == spare
-    launcher.order("sys.exit(0)")
-    assert await launcher.ended() == 0
+    await takes_over(launcher, spare)
 
 
 _LAZY = """
@@ -49,10 +55,7 @@ async def test_lazy_module_that_the_program_has_not_used_is_not_imported_by_the_
     await launcher.nth(1, "begin")
     spare = await launcher.spare()
     await launcher.said("the spare ")
-    launcher.order("sys.exit(3)")
-    assert await launcher.nth(2, "begin") == spare
-    launcher.order("sys.exit(0)")
-    assert await launcher.ended() == 0
+    await takes_over(launcher, spare)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import errno
 import os
 import socket
 import tempfile
@@ -238,6 +239,10 @@ def test_unreadable_process_leaves_everything(node: Node) -> None:
     assert node.left() == {"old"}
 
 
+_NO_FUSE = (errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.EPERM, errno.EACCES)
+"""Errors of a machine without FUSE, or of a test run without the right to use it."""
+
+
 @pytest.fixture
 def on_dead_fuse(tmp_path: Path) -> Iterator[str]:
     """Return a path by which an open file on a FUSE file system is reached whose program is gone."""
@@ -246,13 +251,16 @@ def on_dead_fuse(tmp_path: Path) -> Iterator[str]:
     try:
         program = os.open("/dev/fuse", os.O_RDWR)
     except OSError as error:
-        pytest.skip(f"cannot open the FUSE device here: {error}")
+        if error.errno not in _NO_FUSE:
+            raise
+        pytest.skip(f"no FUSE on this machine, or no right to it: {error}")
     options = f"fd={program},rootmode=40000,user_id=0,group_id=0"
     failed = libc.mount(b"test", os.fsencode(at), b"fuse", 0, options.encode())
     with contextlib.ExitStack() as opened:
         if failed:
             os.close(program)
-            pytest.skip(f"cannot mount a FUSE file system here: {os.strerror(ctypes.get_errno())}")
+            assert ctypes.get_errno() in _NO_FUSE, os.strerror(ctypes.get_errno())
+            pytest.skip(f"no right to mount a FUSE file system here: {os.strerror(ctypes.get_errno())}")
         opened.callback(libc.umount2, os.fsencode(at), 2)  # MNT_DETACH
         file = os.open(at, os.O_PATH)
         opened.callback(os.close, file)

@@ -844,23 +844,25 @@ def test_replacement_without_a_node_at_the_release_is_neither_held_nor_reported_
     assert _condition(play)["status"] == "True"
 
 
-def test_replacement_that_runs_when_the_round_ends_for_another_fault_is_back() -> None:
+def released_without_the_replacement() -> Play:
+    """Return a round whose other member runs, while the replacement of the first has not begun to."""
     play = Play(builders.gang(2), decision=RECREATE_0)
     play.reported(StepPhase.STOPPED, 1)
     play.tell(PodGone(uid(0)), arrived(0))
     play.tell(after=LIMITS.hold_for_recreated)
     play.reported(StepPhase.RUNNING, 1)
+    return play
+
+
+def test_replacement_that_runs_when_the_round_ends_for_another_fault_is_back() -> None:
+    play = released_without_the_replacement()
     play.tell(seen(0, 1), FaultReported(uid(1), "Exit1", "exited", at=play.now))
     assert (play.round.phase, play.stands(0, 1)) == (Phase.DONE, MemberPhase.RUNNING)
     assert [each.pod for each in play.advance.again] == [uid(1)]
 
 
 def test_round_that_ends_before_a_replacement_runs_is_degraded_and_drops_its_hold() -> None:
-    play = Play(builders.gang(2), decision=RECREATE_0)
-    play.reported(StepPhase.STOPPED, 1)
-    play.tell(PodGone(uid(0)), arrived(0))
-    play.tell(after=LIMITS.hold_for_recreated)
-    play.reported(StepPhase.RUNNING, 1)
+    play = released_without_the_replacement()
     play.tell(after=LIMITS.recreated)
     assert (play.round.phase, pods(play.wanted(Abort))) == (Phase.DEGRADED, {uid(0, 1)})
     assert [(each.member, each.reason) for each in outcome.failures(play.round)] == [("train-0-1", "NotRunning")]
