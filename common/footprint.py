@@ -92,6 +92,12 @@ def use_one_malloc_arena() -> None:
         mallopt(_M_ARENA_MAX, 1)
 
 
+def return_free_memory() -> None:
+    """Return what glibc holds free to the kernel: 2.7 MB in an agent that has started, where it takes 0.5 ms."""
+    if (malloc_trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:  # other C libraries have none
+        malloc_trim(0)
+
+
 @contextlib.contextmanager
 def without_collection() -> Iterator[None]:
     """Turn the garbage collector off within the block. Imports make no garbage, and looking for it takes 40 ms."""

@@ -23,7 +23,7 @@ from kubemend.agent.metrics import Metrics
 from kubemend.agent.reporters.pod_conditions import PodConditionReporter
 from kubemend.agent.settings import Settings
 from kubemend.agent.sources.processes import ProcFs
-from kubemend.common import aio, process, process_metrics, web
+from kubemend.common import aio, footprint, process, process_metrics, web
 from kubemend.common.components import ComponentRegistry
 from kubemend.common.kube import client as kube
 
@@ -31,6 +31,7 @@ log = structlog.get_logger(__name__)
 
 _STEP = 2.0
 """Seconds for each step of the end after the restarts."""
+_RETURN_MEMORY_SECONDS = 30.0
 
 
 async def run(settings: Settings) -> None:
@@ -98,7 +99,12 @@ async def _run_services(shared: Resources, *, stop: asyncio.Event) -> None:
         ) as control,
         asyncio.TaskGroup() as tasks,
     ):
-        eternal = {"container-runtime": runtime.run(), "control": control.run(), "state-directory": state.run()}
+        eternal = {
+            "container-runtime": runtime.run(),
+            "control": control.run(),
+            "memory": _return_memory(),
+            "state-directory": state.run(),
+        }
         for name, work in {**node.tasks(), **eternal}.items():
             aio.spawn_eternal(tasks, work, name=name)
         _keep_what_is_loaded()
@@ -131,6 +137,12 @@ def _keep_what_is_loaded() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+async def _return_memory() -> None:
+    """Return free memory to the kernel, again and again: the start leaves some, and so does every burst of work."""
+    async for _ in aio.ticks(period=_RETURN_MEMORY_SECONDS):
+        footprint.return_free_memory()
 
 
 @contextlib.asynccontextmanager

@@ -126,6 +126,28 @@ def test_nothing_is_collected_within_the_block(enabled: bool) -> None:
         (gc.enable if was_enabled else gc.disable)()
 
 
+_FREES_MUCH = """
+import mmap, pathlib
+from kubemend.common import footprint
+def resident():
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+kept, freed = [], []
+for _ in range(2000):
+    freed.append(bytes(10_000))
+    kept.append(bytes(1000))
+del freed
+before = resident()
+footprint.return_free_memory()
+print(before - resident())
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="only glibc can do it")
+def test_free_memory_is_returned_to_the_kernel() -> None:
+    returned = subprocess.check_output([sys.executable, "-c", _FREES_MUCH], text=True)
+    assert int(returned) > 10_000_000
+
+
 _THREADS_ALLOCATE = """
 import ctypes, sys, threading
 from kubemend.common import footprint
