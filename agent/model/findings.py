@@ -24,7 +24,7 @@ class Source(enum.Enum):
     PROOF = "proof"  # the proof of a GPU in a restart
 
 
-class FindingKind(enum.Enum):
+class FindingKind(enum.StrEnum):
     """The kind of a fact; with ``Finding.code`` it keys the catalog (meanings: ``catalog.yaml``).
 
     Kinds that describe a state, not an occurrence, hold until their source emits ``FAULT_OVER``. When a source starts,

@@ -73,10 +73,11 @@ def fold(state: GpuVitals, vitals: Vitals, *, now: float, limits: Limits) -> tup
         return state, ()
     remembered = record.after(state.record, vitals, now=now, limits=limits)
     sample = Sample(vitals=vitals, record=remembered, now=now, limits=limits)
+    held_sample = replace(sample, held=True)
     emitted_states, notices = dict(state.emitted_states), list[Notice]()
     for kind, rule in RULES.items():
         before = emitted_states.get(kind, EmittedState())
-        judged = rule(replace(sample, held=bool(before.held)))
+        judged = rule(held_sample if before.held else sample)
         if judged is not None:
             emitted_states[kind] = _next(before, judged, sample=sample)
             notices += _notices(kind, before, emitted_states[kind], judged)
@@ -108,15 +109,18 @@ def _unobserved(vitals: Vitals) -> frozenset[FindingKind]:
 
 def _next(before: EmittedState, judged: Judgement, *, sample: Sample) -> EmittedState:
     if judged.holds is None:
-        return replace(before, turning=None)
+        return _steady(before)
     if judged.holds == before.held:
         same = judged.mark == before.mark or sample.now - before.emitted_at < sample.limits.report_interval
-        steady = replace(before, turning=None)
-        return steady if not judged.holds or same else _emitted(judged, now=sample.now)
+        return _steady(before) if not judged.holds or same else _emitted(judged, now=sample.now)
     since = before.since if before.turning is judged.holds else sample.now
     if sample.now - since < judged.after:
         return replace(before, turning=judged.holds, since=since)
     return _emitted(judged, now=sample.now)
+
+
+def _steady(before: EmittedState) -> EmittedState:
+    return before if before.turning is None else replace(before, turning=None)
 
 
 def _emitted(judged: Judgement, *, now: float) -> EmittedState:

@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 
-class Vital(enum.Enum):
-    """The values that are read. Counters count since the driver was loaded or the GPU was reset ("volatile")."""
+class Vital(enum.StrEnum):
+    """The values that are read. Counters count since the driver was loaded or the GPU was reset ("volatile").
+
+    Strings, because each poll looks up hundreds: the hash of another ``Enum`` is computed in Python.
+    """
 
     RECOVERY_ACTION = "recovery-action"  # NVML_GPU_RECOVERY_ACTION_*
     MIG_MODE = "mig-mode"  # 1: on

@@ -1,5 +1,6 @@
 """The state kept of a GPU between polls: last counter values, windows over time, links that were up."""
 
+import functools
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -151,7 +152,8 @@ def _counted(record: Record, vitals: Vitals, *, now: float, limits: Limits) -> R
     return replace(record, counters=MappingProxyType(counters), windows=MappingProxyType(windows))
 
 
-def _window_lengths(limits: Limits) -> dict[Vital, float]:
+@functools.cache
+def _window_lengths(limits: Limits) -> Mapping[Vital, float]:
     return {
         Vital.ECC_CORRECTED: limits.corrected_window,
         **dict.fromkeys(NVLINK_COUNTERS, limits.link_window),
