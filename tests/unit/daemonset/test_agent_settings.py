@@ -81,8 +81,9 @@ def test_ports_and_probes_match_the_agents_addresses(variant: Sequence[str], giv
     assert probes is not None
     ports = {item["name"]: item["containerPort"] for item in container["ports"]}
     assert ports == {"metrics": port, "probes": probes[1]}
-    for probe in (container["livenessProbe"]["httpGet"], container["readinessProbe"]["httpGet"]):
-        assert (probe["host"], probe["port"]) == (probes[0], "probes"), "no scrape keeps them waiting"
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        request = container[probe]["httpGet"]
+        assert (request["host"], request["port"]) == (probes[0], "probes"), "no scrape keeps them waiting"
 
 
 @every_variant
@@ -96,7 +97,7 @@ def test_probes_request_existing_pages() -> None:
     parts = ComponentRegistry(show=Metrics(registry).show_part)
     pages = WebServer(address=("", 0), parts=parts, registry=registry).pages
     container = manifests.agent()
-    probed = {container[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")}
+    probed = {container[probe]["httpGet"]["path"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")}
     assert probed <= WebServer(address=("", 0), parts=parts, registry=None).pages.keys()
     (endpoint,) = manifests.one("PodMonitor", ["monitoring"])["spec"]["podMetricsEndpoints"]
     assert endpoint["path"] in pages

@@ -92,7 +92,7 @@ def test_ports_are_where_the_controller_listens() -> None:
     assert (settings().listen()[0], probes[0]) == (POD_IP, POD_IP)
     (port,) = controller_manifests.one("Service")["spec"]["ports"]
     assert (port["targetPort"], port["port"]) == ("hub", ports["hub"])
-    for probe in ("livenessProbe", "readinessProbe"):
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert controller_manifests.container()[probe]["httpGet"]["port"] == "probes"
 
 

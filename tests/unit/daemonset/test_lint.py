@@ -91,6 +91,9 @@ def test_containers_have_resources_and_probes(directory: Path) -> None:
     for container in all_containers(directory):
         assert container["resources"]["requests"].keys() == {"cpu", "memory"}
         assert container["resources"]["limits"].keys() == {"memory"}, "a throttled restart is a slow one"
+        startup = container["startupProbe"]
+        assert startup["periodSeconds"] * startup["failureThreshold"] >= 300, "a start is slow where nothing is idle"
+        assert startup["httpGet"] == container["livenessProbe"]["httpGet"]
         assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
         assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
         assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
