@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -98,8 +99,9 @@ class AppFaultHandler:
         access: aio.Promise[RuntimeAccess],
         knows_pids: bool = True,
         timeouts: Timeouts | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
-        """``knows_pids``: the pids in findings are those of ``processes``."""
+        """``knows_pids``: the pids in findings are those of ``processes``. ``now`` is Unix time."""
         self._verdict_store = verdict_store
         self._catalog = catalog
         self._pods = pods
@@ -108,6 +110,7 @@ class AppFaultHandler:
         self._processes = processes
         self._knows_pids = knows_pids
         self._timeouts = timeouts if timeouts is not None else Timeouts()
+        self._now = now
         self._under_way: Counter[str] = Counter()
         self._awaited: set[tuple[str, ProcessFacts]] = set()
         self._named: dict[_Event, float] = {}
@@ -159,6 +162,7 @@ class AppFaultHandler:
             processes=self._processes,
             holders=functools.partial(self._holders_of, recorded.device),
             programs=access.programs,
+            now=self._now,
             process=recorded.process,
             renewed=(programs := _Programs()).restarted,
         )
@@ -205,13 +209,13 @@ class AppFaultHandler:
         """Wait until no container that holds the device is older than ``since`` (Unix seconds)."""
         events, holders = await self._known_containers(), functools.partial(self._holders_of, device)
         programs = (await self._access.wait()).programs
-        await fault_end.wait_until_replaced(since, holders=holders, events=events, programs=programs)
+        await fault_end.wait_until_replaced(since, holders=holders, events=events, programs=programs, now=self._now)
 
     async def holders_at(self, device: str, *, at: float) -> list[ContainerSummary]:
         """Return the containers that hold a device and ran when it failed (Unix seconds); wait until they are known."""
         events, holders = await self._known_containers(), functools.partial(self._holders_of, device)
         return await fault_end.holders_older_than(
-            at, holders=holders, events=events, ask_again=self._timeouts.ask_again
+            at, holders=holders, events=events, now=self._now, ask_again=self._timeouts.ask_again
         )
 
     async def _known_containers(self) -> ports.Events:

@@ -20,7 +20,6 @@ log = structlog.get_logger(__name__)
 Holders = Callable[[], Awaitable[Sequence[ContainerRef] | None]]
 """Return the containers that hold a device; None if kubelet could not be asked."""
 
-_NANOSECOND = 1e-9
 _ALIVE = (ContainerState.RUNNING, ContainerState.CREATED)
 _ENDS = (EventKind.STOPPED, EventKind.DELETED)
 
@@ -34,6 +33,7 @@ def waiter(
     processes: ports.Processes,
     holders: Holders,
     programs: ProgramStarts,
+    now: Callable[[], float],
     process: ProcessFacts | None = None,
     renewed: AbstractSet[ContainerId] = frozenset(),
 ) -> Callable[[], Awaitable[None]]:
@@ -52,7 +52,9 @@ def waiter(
     if found.how in (AttributionResult.PROCESS_OUTSIDE_PODS, AttributionResult.PROCESS_PUT_IN) and pid is not None:
         return functools.partial(processes.ended, pid, started=process.started if process is not None else 0.0)
     if found.how in (AttributionResult.HOLDERS_UNKNOWN, AttributionResult.PROCESS_FOREIGN):
-        return functools.partial(wait_until_replaced, noticed_at, holders=holders, events=events, programs=programs)
+        return functools.partial(
+            wait_until_replaced, noticed_at, holders=holders, events=events, programs=programs, now=now
+        )
     hit = found.restart or found.concerned
     running = {view.id for view in events.containers() if view.ref in hit and view.state in _ALIVE}
 
@@ -70,13 +72,14 @@ async def wait_until_replaced(
     holders: Holders,
     events: ports.Events,
     programs: ProgramStarts,
+    now: Callable[[], float],
     ask_again: float = 1.0,
 ) -> None:
     """Wait until no container that holds the device, nor the program of its launcher, is older than ``moment``.
 
-    ``moment`` is Unix time.
+    ``moment`` and ``now`` are Unix time.
     """
-    old = await holders_older_than(moment, holders=holders, events=events, ask_again=ask_again)
+    old = await holders_older_than(moment, holders=holders, events=events, now=now, ask_again=ask_again)
     await _stopped({view.id for view in old}, since=moment, events=events, programs=programs)
 
 
@@ -85,6 +88,7 @@ async def holders_older_than(
     *,
     holders: Holders,
     events: ports.Events,
+    now: Callable[[], float],
     ask_again: float = 1.0,
 ) -> list[ContainerSummary]:
     """Return the device's running holders that are older than ``moment``; wait until the holders are known."""
@@ -93,7 +97,7 @@ async def holders_older_than(
     return [
         view
         for view in events.containers()
-        if view.ref in refs and view.state in _ALIVE and view.created_at * _NANOSECOND < moment
+        if view.ref in refs and view.state in _ALIVE and not view.is_newer(moment, now=now())
     ]
 
 

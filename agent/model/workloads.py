@@ -61,6 +61,14 @@ class ContainerSummary:
         """Return its place among the containers of its name: attempts only grow, but the clock may be set back."""
         return self.attempt, self.created_at
 
+    def is_newer(self, moment: float, *, now: float) -> bool:
+        """Return whether it was created after a moment; both are Unix seconds.
+
+        A creation in the future is from before the clock was set back, and so is no later than a moment since then.
+        """
+        created = self.created_at / 1e9
+        return created > moment and (created <= now or moment > now)
+
 
 @dataclass(frozen=True, slots=True)
 class SandboxView:

@@ -51,6 +51,7 @@ class FindingEnv(NodeEnv):
             access=self.access,
             knows_pids=self.knows_pids,
             timeouts=self.timeouts,
+            now=self.now,
         )
         self.engine = FindingPipeline(
             queue=self.queue,

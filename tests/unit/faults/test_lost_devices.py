@@ -105,7 +105,7 @@ class Env(FindingEnv):
     restarts: Any = field(default_factory=Restarts)
     catalog: Catalog = CATALOG
     ledger_now: Callable[[], float] = lambda: NOW
-    now: Callable[[], float] = lambda: NOW
+    now: Callable[[], float] = lambda: NOW + 10
     timeouts: Timeouts = field(default_factory=lambda: Timeouts(root_cause=0.0, twin=0.01, ask_again=0.01))
     handler: type[AppFaultHandler] = Faults
 
@@ -222,6 +222,12 @@ async def test_lost_gpu_ignores_ended_and_newer_containers(env: Env) -> None:
     env.events.run(OTHER, name="later", created_at=int((NOW + 1) * 1e9))
     env.queue.submit(found())
     await env.reports_nothing()
+
+
+async def test_lost_gpu_reports_container_from_before_the_clock_was_set_back(env: Env) -> None:
+    env.holds(TRAINER, created_at=int((NOW + 3600) * 1e9))
+    env.queue.submit(found())
+    assert [target for target, _ in await env.gangs.hears(1)] == [TRAINER]
 
 
 @pytest.mark.parametrize("unknown", ["kubelet", "the driver"])

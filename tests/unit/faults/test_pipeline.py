@@ -211,17 +211,19 @@ async def test_pipeline_reused_pid_restarts_none(env: PipelineEnv) -> None:
     await env.nothing_restarted()
 
 
+@pytest.mark.parametrize("created_at", [1, 3600], ids=["", "before-the-clock-was-set-back"])
 async def test_pipeline_pid_of_another_numbering_restarts_none_and_fault_lasts_until_holders_are_replaced(
-    store: Store,
+    store: Store, created_at: int
 ) -> None:
     env = PipelineEnv(store=store, knows_pids=False)
     env.holders.hold(TRAINER)
-    env.events.run(TRAINER, name="trainer-0", created_at=1)
+    env.events.run(TRAINER, name="trainer-0", created_at=created_at * 10**9)
     env.processes.add(4242, container=ContainerId("trainer-0"))
     async with running(env):
         env.queue.submit(xid(pid=4242))  # here this is the trainer's
         await env.condition(conditions.DEVICES_HEALTHY, "Xid31")
         await env.nothing_restarted()
+        assert env.verdict_store.devices() == {outside.GPU.uuid}
         env.events.stop(ContainerId("trainer-0"))
         await env.condition(conditions.DEVICES_HEALTHY, "Healthy")
 
