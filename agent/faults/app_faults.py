@@ -285,7 +285,7 @@ class AppFaultHandler:
             return None  # another process has the pid by now
         for view in access.events.containers():
             status = access.runtime.remembered(view.id)
-            if status is None or status.pid != finding.pid or view.created_at * _NANOSECOND > finding.observed_at:
+            if status is None or status.pid != finding.pid or view.is_newer(finding.observed_at, now=self._now()):
                 continue
             if view.state is not ContainerState.EXITED:
                 return view

@@ -450,9 +450,9 @@ def _refuse_by_runtime(facts: Facts, *, pod: PodView, pod_options: options.Optio
         return _refuse(Reason.SANDBOX_NOT_READY, "kubelet is recreating the pod's sandbox")
     if runtime.unsupported is not None:
         return _refuse(Reason.RUNTIME_UNSUPPORTED, runtime.unsupported)
-    is_end = facts.cause.container is not None and not facts.cause.names_process
-    of_itself = is_end and facts.cause.container == runtime.container
-    # It has not ended before it started: the clock has been set back in between.
+    has_ended = not facts.cause.names_process or runtime.state is ContainerState.EXITED
+    of_itself = has_ended and facts.cause.container is not None and facts.cause.container == runtime.container
+    # It has not failed before it started: the clock has been set back in between.
     newer = runtime.started_at is not None and runtime.started_at > facts.cause.happened_at and not of_itself
     if newer and (facts.asked is None or not facts.asked.by_round):
         since = "the fault" if facts.asked is None else "the request"

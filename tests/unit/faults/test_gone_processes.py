@@ -38,7 +38,12 @@ def _has_a_successor(env: PipelineEnv) -> None:
     env.events.run(TRAINER, name=NEW, attempt=1, created_at=int(100.4e9))
 
 
-@pytest.mark.parametrize("happened", [_runs, _ended_since, _has_a_successor])
+def _began_before_the_clock_was_set_back(env: PipelineEnv) -> None:
+    env.events.run(TRAINER, name=OLD, created_at=int(3600e9))
+    _exited(env, at=100.2)
+
+
+@pytest.mark.parametrize("happened", [_runs, _ended_since, _has_a_successor, _began_before_the_clock_was_set_back])
 async def test_container_of_a_first_process_that_is_gone_is_restarted(
     env: PipelineEnv, happened: Callable[[PipelineEnv], None]
 ) -> None:

@@ -196,6 +196,7 @@ REFUSALS = [
 ]
 
 
+OLD = ContainerId("old")
 FINISHED = NOW - 0.7
 DIED_OF_IT: dict[str, Any] = {
     "cause": cause(names_process=True),
@@ -208,6 +209,17 @@ DIED_OF_IT: dict[str, Any] = {
 def test_never_container_that_died_of_the_fault_is_restarted() -> None:
     decision = admission.decide(facts(**DIED_OF_IT), now=NOW)
     assert (decision.verb, decision.strategy) == (Verb.ACT, intents.Strategy.SWAP)
+
+
+def test_never_container_that_died_of_the_fault_is_restarted_also_if_the_clock_was_set_back() -> None:
+    ended = runtime(
+        state=ContainerState.EXITED, exit_code=1, finished_at=FINISHED, started_at=NOW + 3600.0, container=OLD
+    )
+    died_of_it = DIED_OF_IT | {"cause": cause(names_process=True, container=OLD), "runtime": ended}
+    assert admission.decide(facts(**died_of_it), now=NOW).verb is Verb.ACT
+    running = runtime(started_at=NOW + 3600.0, container=OLD)
+    decision = admission.decide(facts(**died_of_it | {"runtime": running}), now=NOW)
+    assert (decision.verb, decision.reason) == (Verb.REFUSE, Reason.ALREADY_REPLACED)
 
 
 @pytest.mark.parametrize(
