@@ -223,7 +223,6 @@ class RuntimeServices:
             began=self._spares.adopt,
             started=self._programs.started,
             renewed=heartbeats.restarted,
-            now=self._now,
             opted_in_namespaces=frozenset(self._settings.opt_in_namespaces),
             own_pod_uid=self._settings.pod_uid,
         )

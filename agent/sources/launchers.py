@@ -1,7 +1,6 @@
 """Follow the launchers of the containers on this node: the state of their programs and spares, as it changes."""
 
 import asyncio
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -51,7 +50,7 @@ container is replaced there are two of its name: the newer one counts as soon as
 Failed = Callable[[ContainerSummary, ContainerStatus, Launcher], None]
 """A program has failed, and its launcher waits for a decision. Called once for each program."""
 Started = Callable[[ContainerId, float | None], None]
-"""When a container's program was started (Unix time); None: its launcher is no longer followed."""
+"""For how many seconds a container's program has run; None: its launcher is no longer followed."""
 Renewed = Callable[[ContainerId], None]
 """A container's program has ended by itself, or another one has begun in its place, perhaps while no agent ran."""
 
@@ -102,7 +101,6 @@ class LauncherWatch:
         began: Callable[[], None] = lambda: None,
         started: Started = lambda *_: None,
         renewed: Renewed = lambda _: None,
-        now: Callable[[], float] = time.time,
         opted_in_namespaces: frozenset[str] = frozenset(),
         own_pod_uid: str | None = None,
     ) -> None:
@@ -122,7 +120,6 @@ class LauncherWatch:
         self._began = began
         self._started = started
         self._renewed = renewed
-        self._now = now
         self._namespaces = opted_in_namespaces
         self._own_pod_uid = own_pod_uid
         self._followed: dict[ContainerId, _Followed] = {}
@@ -265,9 +262,9 @@ class LauncherWatch:
             if process.is_news(found, known):
                 self._pass_on(view, found)
             known, silent = found, None
-            if found.program != timed:  # once: later the clock may have been set
+            if found.program != timed:
                 timed = found.program
-                self._started(view.id, self._now() - found.age)
+                self._started(view.id, found.age)
             before, programs.latest = programs.latest, (found.program, found.state in _ENDED)
             if before is None or found.program != before[0]:
                 self._to_save.set()

@@ -16,6 +16,7 @@ from kubemend.agent.health.catalog.catalog import EMPTY, Catalog
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.restarts.dependencies import DeviceFacts
 from kubemend.agent.restarts.runtime_access import RuntimeAccess
+from kubemend.agent.sources.program_starts import ProgramStarts
 from kubemend.common import aio
 from tests.fakes import outside
 
@@ -66,9 +67,9 @@ class NodeEnv:
         """Return the known devices of the node."""
         return DeviceFacts(holders=self.holders, verdict_store=self.verdict_store, devices=self.devices)
 
-    def find_runtime(self, restarts: Any, *, runtime: Any = None) -> None:
-        """Make the runtime available, with these restarts."""
-        self.access.fulfil(RuntimeAccess(restarts, self.events, runtime))
+    def find_runtime(self, restarts: Any, *, runtime: Any = None, programs: ProgramStarts | None = None) -> None:
+        """Make the runtime available, with these restarts and starts of programs."""
+        self.access.fulfil(RuntimeAccess(restarts, self.events, runtime, programs=programs or ProgramStarts()))
 
     def metric(self, name: str, **labels: str) -> float | None:
         """Return a metric's value; None if it does not exist."""

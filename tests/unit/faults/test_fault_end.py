@@ -96,11 +96,11 @@ async def test_fault_without_a_process_ends_when_a_launcher_has_started_another_
             env.queue.submit(xid())
             await env.restarted()
         access = await env.access.wait()
-        access.programs.started(TRAINER_0, 99.0)
+        access.programs.started(TRAINER_0, age=101.0)
         await env.condition(conditions.DEVICES_HEALTHY, "Xid31")
         await env.nothing_restarted()
         assert [fault.code for fault in env.verdict_store.active_faults(outside.GPU.uuid)] == ["31"]
-        access.programs.started(TRAINER_0, 101.0)
+        access.programs.started(TRAINER_0, age=99.0)
         await env.condition(conditions.DEVICES_HEALTHY, "Healthy")
 
 

@@ -28,6 +28,7 @@ from kubemend.agent.model.workloads import (
     PodUid,
 )
 from kubemend.agent.restarts.requests import Request
+from kubemend.agent.sources.program_starts import ProgramStarts
 from kubemend.common import aio
 from tests import eventually
 from tests.environments.findings import FindingEnv
@@ -154,7 +155,8 @@ class running:  # noqa: N801 - reads as a word: async with running(env)
 
 
 def use_runtime(env: PipelineEnv) -> None:
-    env.find_runtime(env.restarts, runtime=env.runtime)
+    programs = ProgramStarts(now=env.now, clock=env.monotonic)
+    env.find_runtime(env.restarts, runtime=env.runtime, programs=programs)
 
 
 async def test_pipeline_process_in_line_names_container(env: PipelineEnv) -> None:

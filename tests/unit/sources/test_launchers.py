@@ -75,7 +75,7 @@ class Env:
     launchers: Launchers
     states: list[Launcher | LauncherUnavailable | None] = field(default_factory=list)
     failed: list[tuple[ContainerSummary, str, Launcher]] = field(default_factory=list)
-    started_at: list[float | None] = field(default_factory=list)
+    ages: list[float | None] = field(default_factory=list)
     renewed: list[ContainerId] = field(default_factory=list)
     memory: Memory = field(default_factory=Memory)
     fails: bool = False
@@ -110,9 +110,8 @@ class Env:
             changed=self.changed,
             failed=self.has_failed,
             hold=lambda pod: FAILED_HOLD if pod.gang is not None else 0.0,
-            started=lambda _, at: self.started_at.append(at),
+            started=lambda _, age: self.ages.append(age),
             renewed=self.renewed.append,
-            now=lambda: 1000.0,
         )
         work = asyncio.create_task(watch.run())
         try:
@@ -149,9 +148,9 @@ async def test_start_of_each_program_is_passed_on(env: Env) -> None:
     ]
     async with env.watched():
         await eventually.true(lambda: len(env.launchers.asked) == 5)
-        assert env.started_at == [900.0, 999.5]
+        assert env.ages == [100.0, 0.5]
         env.cri_env.server.runtime.exit(env.cri_env.old, exit_code=0)
-        await eventually.true(lambda: env.started_at[-1] is None)
+        await eventually.true(lambda: env.ages[-1] is None)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +197,7 @@ async def test_program_that_began_while_its_pod_was_not_opted_in_for_a_moment_is
         env.launchers.go_on(replace(RUNS, program=2, age=1.0))
         await eventually.true(lambda: len(env.launchers.asked) == 4)
     assert env.renewed == [env.cri_env.old]
-    assert env.started_at == [900.0, None, 999.0]
+    assert env.ages == [100.0, None, 1.0]
 
 
 @pytest.mark.parametrize(
