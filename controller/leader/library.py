@@ -6,6 +6,9 @@ that sees another holder continues until its renewal deadline. One that has lost
 """
 
 import logging
+import sys
+import time
+from types import SimpleNamespace
 
 from kubemend.common import footprint
 
@@ -20,5 +23,10 @@ with footprint.import_without_package(
 
 logging.getLogger(LeaderElection.__module__).disabled = True
 """It logs an error at each attempt while the API server is away; the component's status is logged once."""
+
+sys.modules[LeaderElection.__module__].time = SimpleNamespace(time=time.monotonic)  # type: ignore[attr-defined]
+"""It judges by the wall clock how long another replica has not renewed the Lease: a clock that is set forward would end
+a valid Lease, and one that is set back make that of a dead leader last for as long.
+"""
 
 __all__ = ["ApiException", "BaseLock", "Config", "LeaderElection", "LeaderElectionRecord"]
