@@ -308,12 +308,13 @@ def _raised(held: tuple[ActiveFault, ...], finding: Finding, *, now: float) -> t
         kind, held = FindingKind.RECOVERY_ACTION, tuple(x for x in held if x.kind is not FindingKind.RECOVERY_ACTION)
         code = finding.evidence.get(evidence.RECOVERY_ACTION, code)  # an Xid 154 has it in its text
     earlier = next((latch for latch in held if (latch.kind, latch.code) == (kind, code)), None)
+    is_late = earlier is not None and _is_older(finding, earlier, now=now)
     latch = ActiveFault(
         kind=kind,
         code=code,
         action=_worse(finding.action, earlier.action) if earlier is not None else finding.action,
         first_seen=min(finding.observed_at, earlier.first_seen) if earlier is not None else finding.observed_at,
-        last_seen=max(finding.observed_at, earlier.last_seen) if earlier is not None else finding.observed_at,
+        last_seen=earlier.last_seen if earlier is not None and is_late else finding.observed_at,
         text=finding.text,
         count=earlier.count + 1 if earlier is not None else 1,
     )

@@ -6,7 +6,6 @@ import pytest
 
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.degradation_expiry import DegradationExpiry
-from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.health.catalog import catalog_file
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceInventory, DeviceLocator, PciAddress
@@ -23,12 +22,13 @@ READY, BROKEN = ComponentStatus(ComponentState.READY), ComponentStatus(Component
 class Log:
     """A kernel log and the active faults that it caused."""
 
-    verdict_store: VerdictStore
+    store: Store
     time: float = 1000.0
     clock_set: float = 0.0
     over: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.verdict_store = verdicts(self.store, ledger_now=lambda: self.time + self.clock_set)
         self.fading = DegradationExpiry(
             verdict_store=self.verdict_store,
             catalog=catalog_file.builtin(),
@@ -51,7 +51,7 @@ class Log:
 
 @pytest.fixture
 def log(store: Store) -> Log:
-    return Log(verdicts(store))
+    return Log(store)
 
 
 def test_expiry_ends_degradation_not_seen_for_long(log: Log) -> None:
@@ -96,3 +96,16 @@ def test_expiry_ignores_a_clock_that_was_set(log: Log, step: float) -> None:
     log.clock_set = step
     assert log.over_after(HOUR - 61.0) == []
     assert log.over_after(1.0) == ["NicTimeout"]
+
+
+@pytest.mark.parametrize("step", [-5 * HOUR, 5 * HOUR], ids=["back", "forward"])
+def test_expiry_keeps_degradation_that_is_seen_again_after_the_clock_was_set(log: Log, step: float) -> None:
+    log.fading.kernel_log_is(READY)
+    log.over_after(6 * HOUR)
+    log.tells(FindingKind.NIC_TIMEOUT)
+    log.over_after(60.0)
+    log.clock_set = step
+    assert log.over_after(HOUR - 61.0) == []
+    log.tells(FindingKind.NIC_TIMEOUT)
+    assert log.over_after(60.0) == []
+    assert log.over_after(HOUR - 61.0) == []
