@@ -67,9 +67,10 @@ def is_missed_failure(how: restart_exits.Exit, *, seconds_ago: float) -> bool:
     """Return whether an exit that no agent observed, and after which kubelet restarted the container, is a failure.
 
     A rank that kubelet restarts alone leaves its gang waiting. But a container that was stopped by a signal may have
-    been stopped for a reason that is not known any more, such as a failed liveness probe.
+    been stopped for a reason that is not known any more, such as a failed liveness probe. An exit in the future is from
+    before the clock was set back: it may be of any age.
     """
-    return not how.looks_like_a_stop and seconds_ago <= MISSED_WITHIN
+    return not how.looks_like_a_stop and abs(seconds_ago) <= MISSED_WITHIN
 
 
 def _replaced_by_us(ended: Exit) -> bool:

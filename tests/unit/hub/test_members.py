@@ -123,9 +123,10 @@ async def test_member_that_kubelet_restarted_without_running_agent_is_reported(
         {"exit_code": 143},
         {"exit_code": 137},
         {"ago": exits.MISSED_WITHIN + 1.0},
+        {"ago": -3600.0},
         {"restart_id": "r1"},
     ],
-    ids=["completed", "SIGTERM", "SIGKILL", "long ago", "restarted by an agent"],
+    ids=["completed", "SIGTERM", "SIGKILL", "long ago", "before the clock was set back", "restarted by an agent"],
 )
 async def test_member_that_may_not_have_failed_without_running_agent_is_not_reported(
     env: HubEnv, differently: dict[str, Any]
