@@ -5,6 +5,7 @@ These are the plain calls (``agent.actuator.runtime_ops``) with what a swap does
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -275,8 +276,11 @@ class SwapCalls:
         begun = asyncio.get_running_loop().time()
         is_standby = self._standby.is_on and container_id == self.intent.old
         by_round = self._holding is not None and is_standby and not self._may_have_completed
-        if not by_round or not await self._standby.kill_old():
+        seems_newest = self._is_from_the_future(container_id)
+        if not by_round or seems_newest or not await self._standby.kill_old():
             await self._ops.stop(container_id)
+            if seems_newest and not (self._may_have_completed or self._ops.preparation.kept):
+                await self._ops.remove(container_id)  # at once: its end would fail a ``Never`` pod
             await self.complete_stop(container_id)
             return
         self._state.mark(container_id, ContainerState.EXITED)
@@ -287,6 +291,11 @@ class SwapCalls:
             seconds = {**self._state.phases, steps.StepKind.STOP.value: stop}
             self._holding.on_dead(OldDead(self.intent.id, seconds, has_started=True))
         await self._tools.runtime.stop_container(container_id, grace=0.0)
+
+    def _is_from_the_future(self, container_id: ContainerId) -> bool:
+        """Return whether a container was created before the clock was set back: kubelet takes it for the newest."""
+        view = self._state.find(container_id)
+        return view is not None and view.created_at > time.time_ns()
 
     async def complete_stop(self, container_id: ContainerId) -> None:
         """Release the successor: the old one is dead. Wait until it has left its devices before.

@@ -31,6 +31,7 @@ class StepReason(enum.Enum):
     ON_STANDBY = "OnStandby"
     KUBELET_WON = "KubeletWon"
     OUT_OF_TURN = "OutOfTurn"
+    SEEMS_NEWER = "SeemsNewer"
     UNDOING = "Undoing"
     KUBELET_STARTS_ITS_OWN = "KubeletStartsItsOwn"
     KUBELET_CREATES = "KubeletCreates"

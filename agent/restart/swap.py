@@ -49,7 +49,8 @@ def next_step(
     Invariants (property-tested):
 
     - STOP only names the old container.
-    - REMOVE only names a container of this intent, or kubelet's container next to one that stays.
+    - REMOVE only names a container of this intent, kubelet's container next to one that stays, or one that has ended
+      and that kubelet would take for the newest.
     - START is never returned while the old container runs, unless the order starts first; then the old one is frozen
       and the successor held.
     - CREATE is never returned while a newer container exists, nor if the old one has completed, nor to undo if the old
@@ -90,10 +91,9 @@ def next_step(
         )
     if live and old_runs:
         return Step(StepKind.STOP, StepReason.OLD_RUNS, intent.old)
-    if others:
-        return _wait_for_kubelet(others)
-    if ours:
-        return _bring_up(ours[-1])
+    if others or ours:
+        step = _wait_for_kubelet(others) if others else _bring_up(ours[-1])
+        return _unmistakable(step, containers) if step.kind is StepKind.DONE else step
     creates = resolution is Resolution.FINISH or (old_exit not in (None, 0) and intent.order.exit_is_restarted)
     return _without_successor(
         intent, old=old, newer=newer, creates=creates, can_clone=can_clone, kubelet_first=kubelet_first
@@ -132,6 +132,20 @@ def _bring_up(successor: ContainerSummary) -> Step:
     if successor.state is ContainerState.RUNNING:
         return Step(StepKind.DONE, StepReason.SWAPPED, successor.id)
     return Step(StepKind.WAIT, StepReason.STATE_UNKNOWN, successor.id)
+
+
+def _unmistakable(done: Step, containers: Iterable[ContainerSummary]) -> Step:
+    """Return this end, or first the removal of a predecessor that was created later: the clock was set back since.
+
+    Kubelet goes by the time of creation (``containerStatusByCreated`` in kuberuntime_container.go, 1.36): it would show
+    that the container has ended for good, try to create another one, and fail a ``Never`` pod.
+    """
+    current = next(view for view in containers if view.id == done.container)
+    for view in containers:
+        is_before = view.state is ContainerState.EXITED and view.attempt < current.attempt
+        if is_before and view.created_at > current.created_at:
+            return Step(StepKind.REMOVE, StepReason.SEEMS_NEWER, view.id)
+    return done
 
 
 def _without_successor(

@@ -56,6 +56,24 @@ def kubelets(state: ContainerState, attempt: int = 1) -> ContainerSummary:
         pytest.param(STOP_FIRST, [OLD_RUNS, ours(RUNNING)], ("stop", "OldRuns", "old"), id="never-two-trainers"),
         pytest.param(STOP_FIRST, [OLD_DEAD, kubelets(RUNNING)], ("done", "Adopted", "kubelets"), id="kubelet-won"),
         pytest.param(
+            STOP_FIRST,
+            [replace(OLD_DEAD, created_at=9), ours(RUNNING)],
+            ("remove", "SeemsNewer", "old"),
+            id="the-clock-was-set-back-so-kubelet-would-take-the-old-one-for-the-newest",
+        ),
+        pytest.param(
+            STOP_FIRST,
+            [replace(OLD_DEAD, created_at=9), kubelets(RUNNING)],
+            ("remove", "SeemsNewer", "old"),
+            id="and-next-to-its-own",
+        ),
+        pytest.param(
+            STOP_FIRST,
+            [OLD_DEAD, ours(RUNNING), replace(kubelets(EXITED, 2), created_at=9)],
+            ("done", "Swapped", "ours"),
+            id="a-newer-one-that-has-ended-stays",
+        ),
+        pytest.param(
             STOP_FIRST, [OLD_DEAD, kubelets(CREATED)], ("wait", "KubeletStartsItsOwn", "kubelets"), id="kubelet-starts"
         ),
         pytest.param(
