@@ -267,9 +267,9 @@ class PodEnds:
         )
 
     def _in(self, sandbox: SandboxId) -> list[ContainerSummary]:
-        """Return the known containers of a sandbox, oldest first."""
+        """Return the known containers of a sandbox; of each name the oldest first."""
         found = (view for view in self._containers.containers() if view.sandbox_id == sandbox)
-        return sorted(found, key=lambda view: (view.created_at, view.attempt))
+        return sorted(found, key=lambda view: view.generation)
 
     async def _has_stopped(self, pod: PodUid, sandbox: SandboxId) -> bool:
         """Query the runtime: its event may be late, and not every runtime has events."""

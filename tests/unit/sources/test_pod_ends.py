@@ -277,6 +277,18 @@ async def test_container_that_ended_long_before_is_no_evidence() -> None:
         assert await doubt == ""
 
 
+async def test_container_that_was_replaced_after_the_clock_was_set_back_is_no_evidence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exits, "PATIENT", 2 * SECONDS)
+    env = Env()
+    env.events.run(ContainerRef(REF, "shipper"), name="s", created_at=9)
+    env.events.exit(ContainerId("s"), code=1)
+    env.events.run(ContainerRef(REF, "shipper"), name="s1", created_at=2, attempt=1)
+    async with env.doubting(ERROR, quick=0.0) as doubt:
+        assert await doubt == ""
+
+
 async def test_kubelet_is_given_time_on_a_node_under_pressure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exits, "PATIENT", SECONDS)
     env = Env(api=Api(condition("MemoryPressure", "True")))
