@@ -58,12 +58,13 @@ async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeC
     nodes = Nodes(api=api, report=parts.reporter("nodes"))
     hub = _hub(settings, api=api, relay=relay, members=members, metrics=HubMetrics(registry))
     tracing = traces.from_environment(os.environ, metrics=metrics, about=_about(settings))
-    events = RoundEventRecorder(api=api, report=parts.reporter("events"))
+    events = RoundEventRecorder(api=api, report=parts.reporter("events"), clock=now)
     restarts = RestartStore(
         api=api,
         report=parts.reporter("restarts"),
         is_alive=lambda gang: bool(members.of_gang(gang)),
         keeping=settings.keeping(),
+        clock=now,
     )
     dependencies = Dependencies(
         members=members,
