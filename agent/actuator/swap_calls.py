@@ -276,7 +276,7 @@ class SwapCalls:
         begun = asyncio.get_running_loop().time()
         is_standby = self._standby.is_on and container_id == self.intent.old
         by_round = self._holding is not None and is_standby and not self._may_have_completed
-        seems_newest = self._is_from_the_future(container_id)
+        seems_newest = is_standby and self._is_from_the_future(container_id)
         if not by_round or seems_newest or not await self._standby.kill_old():
             await self._ops.stop(container_id)
             if seems_newest and not (self._may_have_completed or self._ops.preparation.kept):

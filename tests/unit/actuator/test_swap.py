@@ -2,6 +2,7 @@
 
 import asyncio
 import stat
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -432,6 +433,21 @@ async def test_old_container_of_a_round_is_killed_before_the_runtime_stops_it(
     assert "StopContainer" not in calls
     assert ("killed" in standbys(cri_env).story) is not slow
     holding.release()
+
+
+@BOTH_ORDERS
+async def test_old_container_from_before_the_clock_was_set_back_is_removed_once_its_successor_runs(
+    cri_env: CriEnv, order: intents.SwapOrder
+) -> None:
+    """At once after its end, if the successor is on standby."""
+    cri_env.server.runtime.containers[cri_env.old].created_at = time.time_ns() + 3600 * 10**9
+    intent = cri_env.intent(order=order)
+    outcome = await cri_env.actuator().carry_out(intent, successor_spec=await cri_env.successor_spec(intent))
+    assert outcome.result is Result.SWAPPED
+    assert [view.id for view in await cri_env.containers()] == [outcome.current["trainer"]]
+    assert changes(cri_env)[-2:] == ["StopContainer" if order.starts_first else "StartContainer", "RemoveContainer"]
+    called = cri_env.server.called()
+    assert (called[called.index("RemoveContainer") - 1] == "StopContainer") is order.starts_first
 
 
 async def test_unholdable_successor_is_removed_and_the_old_container_continues(cri_env: CriEnv) -> None:
