@@ -222,7 +222,7 @@ class SwapStrategy:
         await listings.next_change(changes)
 
     async def before_removal(self, container_id: ContainerId) -> None:
-        """Do nothing: a swap does not remove the old container."""
+        """Do nothing: an old container is removed only once its successor runs, which has what it keeps by then."""
 
     def gives_up(self) -> bool:
         """Remove the successor rather than leave it waiting next to the old one; then list again.
