@@ -22,11 +22,14 @@ from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
 from kubemend.agent.restart import intents, steps, swap
 from kubemend.agent.restart.successor_spec import SuccessorSpec
+from kubemend.common import aio
 
 _OLD_MAY_RUN = (Result.UNDONE, Result.NOT_ALIKE, Result.FAILED, Result.STUCK, Result.DEVICE_NOT_USABLE)
 """Results after which the old container may run, and must not stay frozen."""
 _COMPARED_AT_ONCE = 4
 """Successors that are compared at the same time: their specs, and the old containers', can have some MB each."""
+_TAKE_BACK_SECONDS = 5.0
+"""Seconds within which a successor that must not run is removed when its swap ends early; the agent may be stopping."""
 
 
 class SwapActuator:
@@ -76,8 +79,11 @@ class SwapActuator:
         try:
             outcome = await PlanRunner(ops, strategy).run_to_end(list_first=seen is None)
         finally:
-            standby.end()
-            standby.thaw_unless_replaced()
+            try:
+                await strategy.take_back()
+            finally:
+                standby.end()
+                standby.thaw_unless_replaced()
         if outcome.result in _OLD_MAY_RUN and intent.order is not intents.SwapOrder.STOP_FIRST:
             try:
                 await standby.thaw_old()
@@ -217,6 +223,31 @@ class SwapStrategy:
         if self._holding.must_release and all(view.state is not ContainerState.RUNNING for view in self.calls.copies()):
             released |= {view.id for view in self._state.seen if self._holding.is_frozen(view.id)}
         return frozenset(released)
+
+    async def take_back(self) -> None:
+        """Remove a held successor that must not run, if the swap has ended early: cancelled, or by its time limit.
+
+        Otherwise it would be released, and the old container killed.
+        """
+        if not self._standby.is_on:
+            return
+        self._proof.close()
+        backoff = aio.Backoff(first=0.02, limit=2.0)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_TAKE_BACK_SECONDS):
+                while (unwanted := self._unwanted()) is not None:
+                    try:
+                        await self._ops.remove(unwanted)
+                    except CriError:
+                        await backoff.wait()
+                    await self._ops.refresh()
+
+    def _unwanted(self) -> ContainerId | None:
+        if self._ops.is_ending():
+            ours = (view for view in self._state.seen if view.restart_id == self.calls.intent.id)
+            return next((view.id for view in ours if view.state in steps.LIVE), None)
+        (step,) = self.next_steps()
+        return step.container if step.kind is steps.StepKind.REMOVE else None
 
     async def wait(self, step: steps.Step, changes: "asyncio.Queue[ContainerEvent]") -> None:  # noqa: ARG002
         await listings.next_change(changes)

@@ -48,7 +48,7 @@ class SwapProof:
         be compared counts as different. A plain copy of a config needs no comparison.
         """
         backoff = aio.Backoff(first=0.02, limit=2.0)
-        spec = self._spec if self._spec is not None and self._spec.needs_proof else None
+        spec = self._needed
         while spec is not None and successor not in self._alike and self.unlike is None:
             try:
                 async with self._at_once:
@@ -62,6 +62,16 @@ class SwapProof:
                 if not is_there:
                     await self._ops.refresh()
                 return
+
+    def close(self) -> None:
+        """Count a successor that has not been compared as different: it will not be any more."""
+        ours = {view.id for view in self._ops.state.seen if view.restart_id == self._intent.id}
+        if self._needed is not None and self.unlike is None and ours - self._alike:
+            self.unlike = "it has not been compared"
+
+    @property
+    def _needed(self) -> SuccessorSpec | None:
+        return self._spec if self._spec is not None and self._spec.needs_proof else None
 
     async def _compare(self, successor: ContainerId, spec: SuccessorSpec) -> bool:
         """Return whether the successor exists. Raises CriError."""

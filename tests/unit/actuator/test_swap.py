@@ -506,6 +506,43 @@ async def test_a_successor_that_differs_never_runs_and_is_removed(
 
 
 @STARTS_FIRST
+async def test_a_successor_that_differs_is_removed_although_its_swap_is_cancelled(
+    cri_env: CriEnv, order: intents.SwapOrder
+) -> None:
+    cri_env.server.runtime.behaviour.spec_of_new = {"cwd": "/elsewhere"}
+    intent = cri_env.intent(order=order)
+    successor_spec = await cri_env.resized_spec(intent)
+    cri_env.server.delay("RemoveContainer", 60.0)
+    work = asyncio.create_task(cri_env.actuator().carry_out(intent, successor_spec=successor_spec))
+    await eventually.true(lambda: "RemoveContainer" in cri_env.server.called())
+    work.cancel()
+    cri_env.server.delay("RemoveContainer", 0.0)
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    assert [(view.id, view.state) for view in await cri_env.containers()] == [(cri_env.old, ContainerState.RUNNING)]
+    assert standbys(cri_env).story[-1] == "thawed"
+
+
+@STARTS_FIRST
+async def test_a_successor_that_is_not_compared_yet_is_removed_when_its_swap_is_cancelled(
+    cri_env: CriEnv, order: intents.SwapOrder
+) -> None:
+    intent = cri_env.intent(order=order)
+    successor_spec = await cri_env.resized_spec(intent, old_pid=41)
+    cri_env.server.fail("ContainerStatus", grpc.StatusCode.UNAVAILABLE, times=10_000)
+    work = asyncio.create_task(cri_env.actuator().carry_out(intent, successor_spec=successor_spec))
+    await eventually.true(lambda: "prepared" in standbys(cri_env).story)
+    async with cri_env.watch.subscribe(TARGET.pod.uid) as events:
+        while len(await cri_env.running()) < 2:
+            await events.get()
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    assert [view.id for view in await cri_env.containers()] == [cri_env.old]
+    assert standbys(cri_env).story[-1] == "thawed"
+
+
+@STARTS_FIRST
 async def test_a_successor_that_differs_does_not_import_although_its_start_was_not_answered(
     cri_env: CriEnv, order: intents.SwapOrder
 ) -> None:
