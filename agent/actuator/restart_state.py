@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
 from kubemend.agent.restart import reservations, steps
+from kubemend.common.pb.runtime.v1 import api_pb2
 
 
 class TimeLimit:
@@ -40,7 +41,8 @@ class RestartState:
     ``seen`` is the last listing, updated by the restart's own calls. ``fresh``: no call has changed anything since the
     listing; only a fresh listing proves the end. ``unanswered``: a call may have taken effect that ``seen`` does not
     show, because its answer is missing; the next listing shows it. ``taken`` are names that could not be reserved,
-    because another container has them.
+    because another container has them. ``resources`` are those that old containers had at the end of a grace period, by
+    name: kubelet may have resized them since the plan was made.
 
     ``resolution``: whether the restart is completed or undone. ``last_error`` is the last failure and ``hook_failures``
     are those of preStop hooks, by container name, for people. ``phases`` are the seconds of each phase, ``limit`` is
@@ -51,6 +53,7 @@ class RestartState:
     fresh: bool = True
     unanswered: bool = False
     taken: frozenset[reservations.Name] = frozenset()
+    resources: dict[str, api_pb2.LinuxContainerResources] = field(default_factory=dict)
     resolution: steps.Resolution = steps.Resolution.FINISH
     last_error: str = ""
     hook_failures: dict[str, str] = field(default_factory=dict)

@@ -96,9 +96,11 @@ class RuntimeOps:
     def successor_config(self, name: str) -> api_pb2.ContainerConfig:
         """Return the config to create a successor from, once the file for its termination message exists."""
         successor = self.specs[name].successor
+        config = successor.config
         if successor.termination_log is not None and self.tools.files.make_termination_log(successor.termination_log):
-            return clone.with_own_termination_log(successor)
-        return successor.config
+            config = clone.with_own_termination_log(successor)
+        resources = self.state.resources.get(name)
+        return clone.with_resources(config, resources) if resources is not None else config
 
     async def make(self, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig) -> None:
         """Create a container. Raises CriError."""
@@ -249,6 +251,10 @@ class RuntimeOps:
                 self.state.hook_failures[name] = f"{name}'s preStop hook failed: {done.failure}"
         await self.tools.runtime.stop_container(container_id, grace=grace)
         self.state.mark(container_id, ContainerState.EXITED)
+        if self.intent.grace_seconds > 0 and name in self.specs:
+            status = await self.status_of(container_id)
+            if status is not None and status.resources is not None:
+                self.state.resources[name] = status.resources
 
     async def complete_stop(self, container_id: ContainerId) -> None:
         """Do nothing: nothing else belongs to a stop."""

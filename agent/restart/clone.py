@@ -230,6 +230,16 @@ def with_own_termination_log(made: Successor) -> api_pb2.ContainerConfig:
     return config
 
 
+def with_resources(
+    config: api_pb2.ContainerConfig, present: api_pb2.LinuxContainerResources
+) -> api_pb2.ContainerConfig:
+    """Return the config with the resources that the old container had at its end."""
+    made = api_pb2.ContainerConfig()
+    made.CopyFrom(config)
+    _take_over(made.linux.resources, present=present)
+    return made
+
+
 def _take_over(made: api_pb2.LinuxContainerResources, *, present: api_pb2.LinuxContainerResources) -> None:
     """Replace the requested resources by the current ones. An empty field in CRI is "not reported", not "none"."""
     if present.hugepage_limits:  # lists and maps are not replaced by a merge

@@ -1,5 +1,6 @@
 """Every strategy keeps a pod's external state: resized limits, caches, image volumes, termination messages."""
 
+import asyncio
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from kubemend.agent.restart import overlap
 from kubemend.agent.restart.intents import Strategy
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import paths
+from tests import eventually
 from tests.scenarios import components
 from tests.scenarios.columns.board import DATA, LOOP, STRATEGIES, Board, Seen
 
@@ -60,6 +62,25 @@ async def test_limits_that_were_resized_in_place_survive_every_restart(board: Bo
             ]
             assert "".join(kernel).split() == [str(64 * number * MIB)], strategy
             await resized(board, "resized", memory=memory)
+
+
+async def test_limits_that_are_resized_while_the_old_container_ends_survive(board: Board) -> None:
+    limits = {"memory": "64Mi", "cpu": "250m"}
+    ends = f"trap 'touch {DATA}/ending; until [ -e {DATA}/end ]; do sleep 0.05; done; exit 1' TERM; rm -f {DATA}/end*"
+    async with board.pod("resized-late", f"{ends}; {LOOP}", resources={"limits": limits, "requests": limits}) as first:
+        seen = first
+        for number, strategy in enumerate((Strategy.SWAP, Strategy.RERUN), 2):
+            memory = f"{64 * number}Mi"
+            async with asyncio.TaskGroup() as tasks:
+                restart = tasks.create_task(board.restarted("resized-late", strategy, seen, grace=60.0))
+                await eventually.true((board.volume(seen) / "ending").exists)
+                await resize(board, "resized-late", memory=memory, cpu="250m")
+                await resized(board, "resized-late", memory=memory)
+                (board.volume(seen) / "end").touch()
+            seen = restart.result()
+            await resized(board, "resized-late", memory=memory)
+            found = (await board.shown_by_runtime(seen.running[0])).resources.linux
+            assert found.memory_limit_in_bytes == 64 * number * MIB, strategy
 
 
 async def test_caches_survive_every_restart_and_the_writable_layer_does_not(board: Board) -> None:

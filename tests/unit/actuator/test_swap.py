@@ -505,6 +505,19 @@ async def test_a_successor_that_differs_never_runs_and_is_removed(
     assert (left.id, left.state) == (cri_env.old, ContainerState.EXITED if is_stopped else ContainerState.RUNNING)
 
 
+async def test_successor_gets_the_resources_of_a_resize_during_the_grace_period(cri_env: CriEnv) -> None:
+    intent = cri_env.intent(grace_seconds=30.0)
+    successor_spec = await cri_env.successor_spec(intent)
+    cri_env.server.delay("StopContainer", 60.0)
+    work = asyncio.create_task(cri_env.actuator().carry_out(intent, successor_spec=successor_spec))
+    await eventually.true(lambda: "StopContainer" in cri_env.server.called())
+    containers = cri_env.server.runtime.containers
+    containers[cri_env.old].resized = api_pb2.LinuxContainerResources(memory_limit_in_bytes=2 << 30)
+    cri_env.server.delay("StopContainer", 0.0)
+    outcome = await work
+    assert containers[outcome.current["trainer"]].config.linux.resources.memory_limit_in_bytes == 2 << 30
+
+
 @STARTS_FIRST
 async def test_a_successor_that_differs_is_removed_although_its_swap_is_cancelled(
     cri_env: CriEnv, order: intents.SwapOrder
