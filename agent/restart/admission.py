@@ -87,6 +87,7 @@ class RuntimeFacts:
     in it, None if it runs none; ``program_started_at`` is when that has started the program that runs now.
     ``stopping``: why a launcher that has been asked to stop may be about to end with its container; empty if it is not.
     ``container`` is its id; ``config_is_rebuilt``: the runtime does not return the config (``agent.restart.rebuild``).
+    ``annotations`` are the pod's at its start.
     """
 
     state: ContainerState
@@ -102,6 +103,7 @@ class RuntimeFacts:
     stopping: str = ""
     config_is_rebuilt: bool = False
     container: ContainerId | None = None
+    annotations: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +215,8 @@ def decide(facts: Facts, *, now: float) -> Decision:
     """Decide whether to restart the target, with the reason. ``now`` is Unix time in seconds."""
     pod = facts.pod
     if pod is None:
-        return _hold(Reason.POD_UNKNOWN, "the API server has not sent this pod yet")
+        unknown = _hold(Reason.POD_UNKNOWN, "the API server has not sent this pod yet")
+        return _refuse_static_without_mirror(facts) or unknown
     try:
         pod_options = options.parse(pod.annotations)
     except options.BadAnnotationError as error:
@@ -343,9 +346,24 @@ def _not_opted_in() -> Decision:
 
 
 def _refuse_static(pod: PodView) -> Decision | None:
-    if MIRROR_ANNOTATION in pod.annotations or pod.annotations.get(CONFIG_SOURCE_ANNOTATION, "api") != "api":
-        return _refuse(Reason.STATIC_POD, "only kubelet may restart static pods")
-    return None
+    return _static() if MIRROR_ANNOTATION in pod.annotations or _is_static(pod.annotations) else None
+
+
+def _refuse_static_without_mirror(facts: Facts) -> Decision | None:
+    """Refuse a static pod that the API server does not have: it may never have it."""
+    annotations = facts.runtime.annotations if facts.runtime is not None else {}
+    if not _is_static(annotations):
+        return None
+    opted_in = annotations.get(options.RESTART) == options.IN_PLACE
+    return _static() if opted_in or facts.target.pod.namespace in facts.opted_in_namespaces else _not_opted_in()
+
+
+def _is_static(annotations: Mapping[str, str]) -> bool:
+    return annotations.get(CONFIG_SOURCE_ANNOTATION, "api") != "api"
+
+
+def _static() -> Decision:
+    return _refuse(Reason.STATIC_POD, "only kubelet may restart static pods")
 
 
 def _refuse_going(pod: PodView) -> Decision | None:

@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from kubemend.agent import ports
 from kubemend.agent.actuator import device_processes
@@ -34,8 +35,8 @@ _WORTH_A_STEP = 2.0  # seconds; less can be the delay between clone and the runt
 class RuntimeState:
     """The newest container of a name, all containers of that name, and whether its sandbox is ready.
 
-    ``runtime_handler`` is the sandbox's. ``stopping``: why its launcher, which has been asked to stop, may be about to
-    end with the container; empty if it is not.
+    ``runtime_handler`` is the sandbox's, ``annotations`` are the pod's at its start. ``stopping``: why its launcher,
+    which has been asked to stop, may be about to end with the container; empty if it is not.
     """
 
     info: ContainerStatus
@@ -43,6 +44,7 @@ class RuntimeState:
     view: ContainerSummary
     sandbox_ready: bool
     runtime_handler: str = ""
+    annotations: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     launcher: process.Launcher | process.LauncherUnavailable | None = None
     stopping: str = ""
 
@@ -64,6 +66,7 @@ class RuntimeState:
             program_started_at=now - running.age if running is not None else None,
             stopping=self.stopping,
             container=self.view.id,
+            annotations=self.annotations,
         )
 
 
@@ -104,6 +107,7 @@ async def find(
         view=newest,
         sandbox_ready=mine is not None and mine.ready,
         runtime_handler=mine.runtime_handler if mine is not None else "",
+        annotations=mine.annotations if mine is not None else {},
     )
 
 

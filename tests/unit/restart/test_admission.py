@@ -117,6 +117,16 @@ REFUSALS = [
         {"pod": builders.pod(annotations=OPT_IN | {"kubernetes.io/config.mirror": "x"})}, Reason.STATIC_POD, id="mirror"
     ),
     pytest.param(
+        {"pod": None, "runtime": runtime(annotations=OPT_IN | {"kubernetes.io/config.source": "file"})},
+        Reason.STATIC_POD,
+        id="static-without-mirror",
+    ),
+    pytest.param(
+        {"pod": None, "runtime": runtime(annotations={"kubernetes.io/config.source": "file"})},
+        Reason.NOT_OPTED_IN,
+        id="static-without-mirror-not-opted-in",
+    ),
+    pytest.param(
         {"pod": builders.pod(annotations=OPT_IN | {"kubernetes.io/config.source": "file"})},
         Reason.STATIC_POD,
         id="static",

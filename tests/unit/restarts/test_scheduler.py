@@ -648,13 +648,20 @@ async def test_fault_whose_trigger_ends_by_itself_before_the_kill_is_decided_aga
 @pytest.mark.parametrize(
     ("opted_in", "said"), [(True, Reason.STATIC_POD.value), (False, None)], ids=["opted-in", "not-opted-in"]
 )
-async def test_fault_of_a_static_pod_is_refused_at_once(env: RestartEnv, *, opted_in: bool, said: str | None) -> None:
+@pytest.mark.parametrize("has_mirror", [True, False], ids=["mirror", "no-mirror"])
+async def test_fault_of_a_static_pod_is_refused_at_once(
+    env: RestartEnv, *, has_mirror: bool, opted_in: bool, said: str | None
+) -> None:
     """Its mirror in the API server has another UID than the pod in the runtime."""
     view = env.pod.pods.pods()[POD.uid]
     await env.pod.pods.gone(POD.uid)
-    annotations = {"kubernetes.io/config.mirror": POD.uid} | ({"kubemend.io/restart": "InPlace"} if opted_in else {})
-    mirror = replace(view, ref=replace(POD, uid=PodUid("of-the-mirror")), annotations=annotations)
-    await env.pod.pods.put(mirror)
+    opt_in = {"kubemend.io/restart": "InPlace"} if opted_in else {}
+    if has_mirror:
+        annotations = {"kubernetes.io/config.mirror": POD.uid} | opt_in
+        await env.pod.pods.put(replace(view, ref=replace(POD, uid=PodUid("of-the-mirror")), annotations=annotations))
+    else:
+        sandbox = env.pod.cri_env.server.runtime.sandboxes[env.pod.cri_env.sandbox_id]
+        sandbox.config.annotations.update({"kubernetes.io/config.source": "file"} | opt_in)
     fault = admission.Cause(code="Xid31", message="Xid 31", happened_at=NOW)
     async with asyncio.timeout(60):
         await env.restarts.submit(Request(target=TARGET, cause=lambda: fault, devices=frozenset()))
