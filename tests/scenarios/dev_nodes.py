@@ -4,10 +4,19 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Iterator
+from typing import Final
+
+import pytest
 
 from hack.devnode import leftovers, node
 from hack.devnode.layout import NodeLayout
+from hack.devnode.runtime_config import CRIO, RuntimeOptions
 from tests import machine
+
+ON_CRIO: Final = RuntimeOptions().program == CRIO
+NOT_ON_CRIO: Final = pytest.mark.skipif(
+    ON_CRIO, reason="CRI-O does not return containers' configs, so a rerun, and a swap with a grace period, is refused"
+)
 
 
 @contextlib.contextmanager

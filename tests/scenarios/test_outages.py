@@ -17,7 +17,7 @@ from hack.devnode.criproxy import CriProxy, Fault, Gate, Slow, When
 from hack.devnode.layout import NodeLayout
 from hack.devnode.observer import Observer, Seen
 from tests import machine
-from tests.scenarios import training
+from tests.scenarios import dev_nodes, training
 
 pytestmark = pytest.mark.devnode
 
@@ -95,7 +95,10 @@ async def test_failed_or_lost_call_does_not_stop_a_swap(
         await readyz.until_ready(started)
 
 
-@pytest.mark.parametrize("strategy", ["rerun", pytest.param("reset", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "strategy",
+    [pytest.param("rerun", marks=dev_nodes.NOT_ON_CRIO), pytest.param("reset", marks=pytest.mark.long)],
+)
 async def test_failed_or_lost_call_does_not_stop_a_pod_restart(
     dev: node.DevNode, observer: Observer, proxy: CriProxy, tmp_path: Path, strategy: str
 ) -> None:

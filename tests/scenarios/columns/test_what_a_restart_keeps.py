@@ -13,7 +13,7 @@ from kubemend.agent.restart.intents import Strategy
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import paths
 from tests import eventually
-from tests.scenarios import components
+from tests.scenarios import components, dev_nodes
 from tests.scenarios.columns.board import DATA, LOOP, STRATEGIES, Board, Seen
 
 pytestmark = pytest.mark.devnode
@@ -64,6 +64,7 @@ async def test_limits_that_were_resized_in_place_survive_every_restart(board: Bo
             await resized(board, "resized", memory=memory)
 
 
+@dev_nodes.NOT_ON_CRIO
 async def test_limits_that_are_resized_while_the_old_container_ends_survive(board: Board) -> None:
     limits = {"memory": "64Mi", "cpu": "250m"}
     ends = f"trap 'touch {DATA}/ending; until [ -e {DATA}/end ]; do sleep 0.05; done; exit 1' TERM; rm -f {DATA}/end*"
@@ -108,7 +109,7 @@ async def test_named_paths_of_the_writable_layer_survive_a_swap_and_a_rerun(boar
         seen = first
         await board.run(seen.running[0], "sh", "-c", "until [ -e /tmp/done ]; do sleep 0.05; done")
         runs = 1
-        for strategy in (Strategy.SWAP, Strategy.RERUN):
+        for strategy in STRATEGIES[:-1]:
             seen = await board.restarted("kept", strategy, seen)
             runs = 1 if board.was_copied(seen) else runs + 1  # kubelet's container does not have them
             await board.run(seen.running[0], "sh", "-c", "until [ -e /tmp/done ]; do sleep 0.05; done")

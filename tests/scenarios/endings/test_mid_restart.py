@@ -22,7 +22,7 @@ from kubemend.agent.sources.pods import PodWatch
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import errors, paths
 from tests import eventually
-from tests.scenarios import training
+from tests.scenarios import dev_nodes, training
 from tests.scenarios.endings.test_pods import running
 
 pytestmark = pytest.mark.devnode
@@ -32,8 +32,8 @@ HELD = [
     ("swap", "Never", "CreateContainer"),
     ("swap", "Always", "CreateContainer"),
     ("swap", "OnFailure", "StopContainer"),
-    ("rerun", "OnFailure", "CreateContainer"),
-    ("rerun", "OnFailure", "RemoveContainer"),
+    pytest.param("rerun", "OnFailure", "CreateContainer", marks=dev_nodes.NOT_ON_CRIO),
+    pytest.param("rerun", "OnFailure", "RemoveContainer", marks=dev_nodes.NOT_ON_CRIO),
     ("reset", "OnFailure", "RemoveContainer"),
 ]
 
