@@ -7,8 +7,10 @@ import pytest
 from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import ConditionStatus
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.findings import Source
-from kubemend.agent.model.workloads import Allocations, ContainerId
+from kubemend.agent.model.workloads import Allocation, Allocations, ContainerId
+from tests.fakes import outside
 from tests.unit.faults.test_pipeline import MONITOR, TRAINER, PipelineEnv, env, stopped_env, xid
 
 __all__ = ["env", "stopped_env"]
@@ -23,6 +25,17 @@ async def test_line_without_process_and_with_two_holders_restarts_none(env: Pipe
     env.holders.hold(TRAINER, MONITOR)
     env.queue.submit(xid(94))
     await env.nothing_restarted()
+
+
+async def test_line_without_process_does_not_hit_the_holder_of_another_device(env: PipelineEnv) -> None:
+    env.holders.hold(MONITOR, device=DeviceId("GPU-1"))
+    env.queue.submit(xid(94))
+    await env.nothing_restarted()
+    held = ((TRAINER, outside.GPU.uuid), (MONITOR, DeviceId("GPU-1")))
+    items = tuple(Allocation(ref.pod.namespace, ref.pod.name, ref.name, frozenset({gpu})) for ref, gpu in held)
+    env.holders.allocations = Allocations(items=items, known=True)
+    env.queue.submit(xid(94, observed_at=103.0))
+    assert (await env.restarted()).target == TRAINER
 
 
 @pytest.mark.parametrize("code", [31, 94])
