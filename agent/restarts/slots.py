@@ -120,7 +120,6 @@ class Slots:
             await place.given
         except asyncio.CancelledError:
             if place.given.cancelled():
-                self._forget(namespace, place)
                 self._hand_out()  # the next one may need less
             else:
                 self.release(namespace, count)
@@ -140,7 +139,7 @@ class Slots:
     def _hand_to_first(self, namespace: str) -> bool:
         """Give the first place of a queue its slots, and put its namespace behind all others; return whether it fit."""
         queue = self._queues[namespace]
-        while queue and queue[0].given.done():  # cancelled, and not removed yet
+        while queue and queue[0].given.done():  # cancelled
             queue.popleft()
         if not queue:
             del self._queues[namespace]
@@ -152,13 +151,6 @@ class Slots:
         if queue:
             self._queues[namespace] = queue
         return True
-
-    def _forget(self, namespace: str, place: _Place) -> None:
-        queue = self._queues.get(namespace)
-        if queue is not None and place in queue:
-            queue.remove(place)
-            if not queue:
-                del self._queues[namespace]
 
 
 class _Turn:

@@ -206,6 +206,25 @@ async def test_turn_with_several_tasks_waits_only_if_all_wait() -> None:
     assert not slots.is_full("a")
 
 
+async def test_turn_tasks_that_resume_together_take_one_slot() -> None:
+    slots, on = Slots(2), asyncio.Event()
+
+    async def part() -> bool:
+        async with turns.waiting():
+            await on.wait()
+        await settled()
+        return slots.is_full("a")
+
+    async with slots.turn("a"):
+        parts = asyncio.create_task(turns.side_by_side(part(), part()))
+        await settled()
+        on.set()
+        async with asyncio.timeout(SECONDS):
+            assert await parts == [False, False]
+        assert slots.try_acquire("a")
+        slots.release("a")
+
+
 @pytest.mark.parametrize("failing", [0, 1])
 async def test_turn_failing_task_loses_no_slot(failing: int) -> None:
     slots = Slots(1)
@@ -360,6 +379,21 @@ async def test_slots_restart_that_waits_for_others_holds_no_slot(
         await other.while_slots_are_free(restarts._slots)
         await restart
     assert not restarts._slots.is_full(POD.namespace)
+
+
+async def test_locks_restarts_of_a_pod_follow_one_another() -> None:
+    locks, steps = PodLocks(), []
+
+    async def restart(name: str) -> None:
+        async with locks.turn(POD.uid):
+            steps.append(f"{name} begins")
+            await settled()
+            steps.append(f"{name} ends, locked: {locks.is_locked(POD.uid)}")
+
+    async with asyncio.timeout(SECONDS):
+        await asyncio.gather(restart("one"), restart("two"))
+    assert steps == ["one begins", "one ends, locked: True", "two begins", "two ends, locked: True"]
+    assert not locks.is_locked(POD.uid)
 
 
 async def test_locks_round_hurries_the_pods_restart_only_while_it_waits() -> None:
