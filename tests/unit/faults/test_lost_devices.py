@@ -298,11 +298,13 @@ async def test_next_agent_reports_holders_of_gpu_still_lost(env: Env, store: Sto
 
 
 async def test_next_agent_ignores_gpu_that_answers_again(env: Env, store: Store) -> None:
-    env.queue.submit(found())
+    line = found(key="kmsg:6:50000000")
+    env.queue.submit(line)
     await env.asked_again()  # kubelet does not report the holders, and then this agent dies
     await env.close()
     second = Env(store=store)
     second.holds(TRAINER)
     await second.start()
+    second.queue.submit(line)  # which is read again
     await second.reports_nothing()
     await second.close()

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from kubemend.agent.clients.journal.store import Store
+from kubemend.agent.clients.journal.store import COUNT_SECONDS, Store
 from kubemend.agent.devices.suspicion import SuspicionTracker
 from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
@@ -88,6 +88,16 @@ async def test_budgets_started_restart_counts_once_during_and_after(store: Store
         restart.has_begun()
         assert counted(made) == 1
     assert counted(made) == 1
+
+
+async def test_budgets_restart_of_more_than_a_day_ago_is_dropped(store: Store) -> None:
+    times = [NOW, NOW + COUNT_SECONDS]
+    made = Budgets(store=store, now=lambda: times[0], storm=STORM)
+    while times:
+        with made.counting(facts(), SWAP) as restart:
+            restart.has_begun()
+        times.pop(0)
+    assert [each.at for each in made.all()] == [NOW + COUNT_SECONDS]
 
 
 async def test_budgets_whole_pod_restart_counts_once_for_every_container(store: Store) -> None:
