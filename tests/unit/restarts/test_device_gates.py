@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -12,14 +12,17 @@ from kubemend.agent.actuator.device_release import ReleaseGates
 from kubemend.agent.actuator.release_gate import Timeouts
 from kubemend.agent.devices.suspicion import SuspicionTracker
 from kubemend.agent.metrics import Metrics
+from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import Condition, ConditionStatus
 from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.model.workloads import ContainerId
+from kubemend.agent.restart import admission
 from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
+from kubemend.agent.restarts.requests import Request
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.environments.restarts import NOW, RestartEnv, restarts_on
-from tests.environments.runtime import CriEnv
+from tests.environments.runtime import POD, TARGET, CriEnv
 from tests.fakes import outside
 from tests.fakes.gpu_host import GpuHost
 
@@ -117,6 +120,17 @@ async def test_gates_driver_silent_leaves_restart_unverified(gates_env: GatesEnv
     condition = await gates_env.restart()
     assert condition.status is ConditionStatus.TRUE
     assert condition.message.endswith("; could not verify devices-free")
+
+
+async def test_gates_unknown_devices_leave_restart_unverified(gates_env: GatesEnv) -> None:
+    env = gates_env.env
+    view = env.pod.pods.pods()[POD.uid]
+    await env.pod.pods.put(replace(view, annotations={"kubemend.io/restart": "InPlace"}))
+    cause = admission.Cause(code="Xid31", message="Xid 31", happened_at=NOW)
+    async with env.kubelet():
+        await env.restarts.submit(Request(target=TARGET, cause=lambda: cause, devices=None))
+    condition = env.said.said[POD, conditions.IN_PLACE_RESTART]
+    assert condition.message.endswith("; could not verify devices-answer, devices-free")
 
 
 async def test_gates_unkillable_process_is_reported_and_marks_device_suspect(gates_env: GatesEnv) -> None:
