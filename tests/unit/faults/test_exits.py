@@ -11,7 +11,9 @@ import pytest
 from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.journal.store import Store
+from kubemend.agent.faults import exits as exit_faults
 from kubemend.agent.faults.exits import Ended, Exits, outside_reason
+from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.workloads import (
     ContainerId,
     ContainerRef,
@@ -32,6 +34,7 @@ from kubemend.common.contained import Part
 from kubemend.common.coordination import FaultKind
 from tests.environments.node import NodeEnv
 from tests.fakes import outside
+from tests.unit.faults.test_hangs import broken
 
 REF = PodRef("team", "solo", PodUid("u"))
 TRAINER = ContainerRef(REF, "trainer")
@@ -121,12 +124,13 @@ class Ends:
 @dataclass
 class Rounds:
     busy_pods: set[PodUid] = field(default_factory=set)
+    ends: set[ContainerId] = field(default_factory=set)
 
     def busy(self, pod: PodUid) -> bool:
         return pod in self.busy_pods
 
     def expects_end(self, container: ContainerId) -> bool:
-        return False
+        return container in self.ends
 
 
 @dataclass(kw_only=True)
@@ -195,6 +199,19 @@ async def test_exit_by_oom_kill_names_it_in_cause(env: Env) -> None:
     assert request.cause().message == "container trainer ended with exit code 137 (OOMKilled)"
 
 
+@pytest.mark.parametrize(("action", "known"), [(None, True), (ActionClass.RESET_DEVICE, False)])
+async def test_exit_with_unknown_devices_next_to_broken_device_is_on_hold(
+    env: Env, action: ActionClass | None, *, known: bool
+) -> None:
+    if action is not None:
+        env.verdict_store.apply(broken(action), inventory=env.devices.inventory)
+    async with env.running():
+        env.events.exit(C, code=1)
+        request, _ = await env.restarts.next()
+    assert request.devices is None
+    assert request.cause().devices_known is known
+
+
 async def test_exit_of_container_without_devices_skips_device_query(env: Env) -> None:
     await env.pods.put(pod(containers=(ContainerSpec("trainer", ContainerRole.MAIN, running=True),)))
     async with env.running():
@@ -245,6 +262,30 @@ async def test_exit_caused_by_agent_or_round_is_ignored(env: Env) -> None:
     async with env.running():
         env.events.exit(C, code=1)
         await env.nothing_was_asked()
+    env.rounds.busy_pods.clear()
+    env.rounds.ends.add(C)
+    async with env.running():
+        env.events.exit(C, code=1)
+        await env.nothing_was_asked()
+
+
+async def test_restart_on_hold_after_an_exit_is_withdrawn_once_the_pod_ends(
+    env: Env, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exit_faults, "_FRESH", 0.0)
+    reasons = []
+
+    async def on_hold(request: Request) -> None:
+        reasons.append(await request.withdrawal())
+        env.ends.reason = "its node is shutting down"
+        reasons.append(await request.withdrawal())
+        env.restarts.requests.put_nowait((request, ""))
+
+    monkeypatch.setattr(env.restarts, "submit", on_hold)
+    async with env.running():
+        env.events.exit(C, code=1)
+        await env.restarts.next()
+    assert reasons == ["", "the pod is ending: its node is shutting down"]
 
 
 async def test_internal_error_on_exit_of_a_pod_leaves_the_others(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
