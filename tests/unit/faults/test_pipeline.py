@@ -16,10 +16,11 @@ from kubemend.agent.health.state import evidence
 from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import ConditionStatus
-from kubemend.agent.model.devices import DeviceId, DeviceInventory, DeviceLocator, DevicePartition
+from kubemend.agent.model.devices import DeviceId, DeviceInventory, DeviceLocator, DevicePartition, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import (
+    Allocation,
     Allocations,
     ContainerId,
     ContainerRef,
@@ -241,6 +242,16 @@ async def test_pipeline_graver_fault_on_device_is_in_cause(env: PipelineEnv) -> 
     env.queue.submit(xid(79, ActionClass.REBOOT_NODE))
     env.queue.submit(xid(31, pid=4242))
     assert (await env.restarted()).cause().action is ActionClass.REBOOT_NODE
+
+
+async def test_pipeline_graver_fault_on_another_device_of_the_container_is_in_cause(env: PipelineEnv) -> None:
+    other = replace(outside.GPU, uuid=DeviceId("GPU-1"), pci=PciAddress.parse("0000:42:00.0"), index=1)
+    env.devices.inventory = replace(env.devices.inventory, gpus=(outside.GPU, other))
+    both = Allocation(TRAINER.pod.namespace, TRAINER.pod.name, TRAINER.name, frozenset({outside.GPU.uuid, other.uuid}))
+    env.holders.allocations = Allocations(items=(both,), known=True)
+    env.queue.submit(xid(95, ActionClass.RESET_DEVICE, device=DeviceLocator(pci=other.pci)))
+    env.queue.submit(xid(pid=4242))
+    assert (await env.restarted()).cause().action is ActionClass.RESET_DEVICE
 
 
 async def test_pipeline_finding_before_first_start_restarts_none(env: PipelineEnv) -> None:
