@@ -87,6 +87,26 @@ async def test_fault_handler_error_leaves_others_and_fault_ends(
     await eventually.true(findings.queue.idle)
 
 
+async def test_error_in_the_wait_for_the_end_of_a_fault_leaves_it_active(
+    findings: test_pipeline.PipelineEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle, before = findings.faults.handle, contained.count([Part.FAULT])
+
+    async def over() -> None:
+        broken()
+
+    async def handled(recorded: Any) -> Any:
+        await handle(recorded)
+        return over
+
+    monkeypatch.setattr(findings.faults, "handle", handled)
+    findings.queue.submit(xid(31, pid=4242))
+    await eventually.true(lambda: contained.count([Part.FAULT]) == before + 1)
+    await eventually.true(findings.queue.idle)
+    (fault,) = findings.verdict_store.active_faults(outside.GPU.uuid)
+    assert fault.reason == "Xid31"
+
+
 async def test_restart_error_leaves_second_container_of_fault(
     findings: test_pipeline.PipelineEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
