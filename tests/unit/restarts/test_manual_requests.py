@@ -151,6 +151,7 @@ async def test_manual_request_proceeds_without_kubelet_if_devices_usable(env: En
     await env.ask()
     (request,) = env.engine.requests
     assert request.devices is None, "unknown, not none"
+    assert env.progress.decisions.empty(), "nothing is waited for"
 
 
 HIDDEN = Allocation(
