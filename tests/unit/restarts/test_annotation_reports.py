@@ -128,7 +128,9 @@ async def test_deleted_pods_leave_nothing_and_an_error_about_one_is_contained(
 ) -> None:
     env.begin()
     for _ in range(2):  # another one of the same name and UID is reported again
+        env.said.said.clear()
         await env.pods.put(pod({"kubemend.io/restart": "on", "kubemend.io/x": ""}))
+        assert env.condition().reason == "BadAnnotation"
         env.pods.drop(builders.POD.uid)
     assert len(env.recorded) == 2
     monkeypatch.setattr(options, "parse", lambda _: 1 // 0)
