@@ -105,9 +105,11 @@ async def test_corrected_annotations_end_the_condition_once(env: Env) -> None:
 
 
 async def test_annotations_of_a_pod_that_is_not_kept_are_not_reported(env: Env) -> None:
+    previous = Condition(conditions.IN_PLACE_RESTART, ConditionStatus.FALSE, "BadAnnotation", "nothing is restarted")
     env.begin()
-    await env.pods.put(pod_objects.bare(builders.pod()))
-    assert env.said.said == {}
+    for reported in ((), (previous,)):
+        await env.pods.put(pod_objects.bare(pod({}, conditions=reported)))
+        assert env.said.said == {}
 
 
 async def test_unknown_annotations_are_one_event_until_they_change(env: Env) -> None:
