@@ -73,11 +73,10 @@ def fold(state: GpuVitals, vitals: Vitals, *, now: float, limits: Limits) -> tup
         return state, ()
     remembered = record.after(state.record, vitals, now=now, limits=limits)
     sample = Sample(vitals=vitals, record=remembered, now=now, limits=limits)
-    held_sample = replace(sample, held=True)
     emitted_states, notices = dict(state.emitted_states), list[Notice]()
     for kind, rule in RULES.items():
         before = emitted_states.get(kind, EmittedState())
-        judged = rule(held_sample if before.held else sample)
+        judged = rule(replace(sample, held=True, mark=before.mark) if before.held else sample)
         if judged is not None:
             emitted_states[kind] = _next(before, judged, sample=sample)
             notices += _notices(kind, before, emitted_states[kind], judged)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from kubemend.agent.health.gpu.limits import Limits
 from kubemend.agent.health.gpu.readings import Vital, Vitals
@@ -33,13 +34,17 @@ BETWEEN = Judgement(holds=None)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One poll of one GPU, with the state kept so far (this poll included). ``held``: whether the kind holds now."""
+    """One poll of one GPU, with the state kept so far (this poll included).
+
+    ``held``: whether the kind holds now; ``mark``: that of the judgement which was last emitted for it.
+    """
 
     vitals: Vitals
     record: Record
     now: float
     limits: Limits
     held: bool = False
+    mark: Any = None
 
     def get(self, vital: Vital) -> int | None:
         """Return a value of this poll, or None where it is unknown."""

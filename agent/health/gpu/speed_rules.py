@@ -1,6 +1,6 @@
 """Rules for heat, clocks, and NVML errors that concern the board itself."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from kubemend.agent.health.gpu import record
 from kubemend.agent.health.gpu.judgement import BETWEEN, OVER, Judgement, Rule, Sample
@@ -22,32 +22,31 @@ def _throttled(sample: Sample) -> Judgement | None:
 
 
 def _hot(sample: Sample) -> Judgement | None:
-    """Judge whether the GPU is at its slowdown temperature; by its margin where the GPU reports that instead."""
-    ways = [
-        (name, distance)
-        for name, distance in (("GPU", _gpu_distance(sample)), ("memory", _memory_distance(sample)))
-        if distance is not None
-    ]
-    hot = [name for name, distance in ways if distance <= 0]
+    """Judge whether the GPU is at its slowdown temperature; by its margin where the GPU reports that instead.
+
+    A sensor that showed the heat and cannot be read shows no end of it.
+    """
+    distances = dict(_distances(sample))
+    hot = tuple(vital for vital, distance in distances.items() if distance <= 0)
     if hot:
-        text = f"{' and '.join(hot)} at the temperature limit"
-        return Judgement(holds=True, text=text, after=sample.limits.hot_begin, mark=tuple(hot))
-    if not ways:
+        names = ("memory" if vital is Vital.MEMORY_TEMPERATURE else "GPU" for vital in hot)
+        text = f"{' and '.join(names)} at the temperature limit"
+        return Judgement(holds=True, text=text, after=sample.limits.hot_begin, mark=hot)
+    if not distances or any((vital, 0) in sample.vitals.errors for vital in sample.mark or ()):
         return None
-    cool = all(distance >= sample.limits.hot_release for _, distance in ways)
+    cool = all(distance >= sample.limits.hot_release for distance in distances.values())
     return sample.settled if cool else BETWEEN
 
 
-def _gpu_distance(sample: Sample) -> int | None:
-    """Return the degrees left until the hardware slows the GPU down."""
+def _distances(sample: Sample) -> Iterator[tuple[Vital, int]]:
+    """Yield each temperature's sensor with the degrees left until the hardware slows the GPU down."""
     margin, slowdown = sample.get(Vital.TEMPERATURE_MARGIN), sample.get(Vital.SLOWDOWN_MARGIN)
     if margin is not None:
-        return margin - (slowdown or 0)
-    return _left(sample, Vital.TEMPERATURE, Vital.SLOWDOWN_TEMPERATURE)
-
-
-def _memory_distance(sample: Sample) -> int | None:
-    return _left(sample, Vital.MEMORY_TEMPERATURE, Vital.MEMORY_MAX_TEMPERATURE)
+        yield Vital.TEMPERATURE_MARGIN, margin - (slowdown or 0)
+    elif (left := _left(sample, Vital.TEMPERATURE, Vital.SLOWDOWN_TEMPERATURE)) is not None:
+        yield Vital.TEMPERATURE, left
+    if (left := _left(sample, Vital.MEMORY_TEMPERATURE, Vital.MEMORY_MAX_TEMPERATURE)) is not None:
+        yield Vital.MEMORY_TEMPERATURE, left
 
 
 def _left(sample: Sample, current: Vital, limit: Vital) -> int | None:

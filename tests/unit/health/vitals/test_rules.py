@@ -421,6 +421,26 @@ def test_peaks_with_time_between_hot_and_cool_are_neither_heat_nor_its_end() -> 
     assert gpu.of(FindingKind.HOT) == [True]
 
 
+@pytest.mark.parametrize(
+    ("sensor", "limit", "other"),
+    [
+        (Vital.TEMPERATURE_MARGIN, -2, Vital.MEMORY_TEMPERATURE),
+        (Vital.MEMORY_TEMPERATURE, 95, Vital.TEMPERATURE_MARGIN),
+    ],
+)
+def test_heat_outlasts_only_failed_readings_of_the_sensor_that_showed_it(
+    sensor: Vital, limit: int, other: Vital
+) -> None:
+    gpu = Watched()
+    gpu.poll(but({sensor: limit}), seconds=HOUR)
+
+    gpu.poll(failing(999, (sensor, 0)), seconds=HOUR)
+    before = gpu.of(FindingKind.HOT)
+    gpu.poll(failing(999, (other, 0)), seconds=HOUR)
+
+    assert (before, gpu.of(FindingKind.HOT)) == ([True], [True, False])
+
+
 @pytest.mark.parametrize("share", [0.5, 0.7])
 def test_throttling_is_judged_by_its_share_of_time(share: float) -> None:
     gpu = Watched()
