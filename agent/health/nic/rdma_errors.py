@@ -56,11 +56,14 @@ class CounterReading:
 
 @dataclass(frozen=True, slots=True)
 class ErrorTrack:
-    """The history of the counters of one port. ``grown`` holds (time, growth) of each within its window."""
+    """The history of the counters of one port.
+
+    ``values`` holds the (time, value) of each counter's last reading, ``grown`` (time, growth) of each within its window.
+    """
 
     at: float | None = None
-    values: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    grown: Mapping[str, tuple[tuple[float, int], ...]] = field(default_factory=lambda: MappingProxyType({}))
+    values: Mapping[str, tuple[float, int]] = field(default_factory=lambda: MappingProxyType({}))
+    grown: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def after_reading(track: ErrorTrack, reading: CounterReading) -> ErrorTrack:
@@ -80,15 +83,19 @@ def after_reading(track: ErrorTrack, reading: CounterReading) -> ErrorTrack:
     }
     return ErrorTrack(
         at=reading.at,
-        values=MappingProxyType({**track.values, **reading.values}),
+        values=MappingProxyType(
+            {**track.values, **{counter: (reading.at, value) for counter, value in reading.values.items()}}
+        ),
         grown=MappingProxyType({counter: grown[counter] for counter in grown if grown[counter]}),
     )
 
 
-def _growth(track: ErrorTrack, reading: CounterReading, limit: ErrorLimit) -> int:
+def _growth(track: ErrorTrack, reading: CounterReading, limit: ErrorLimit) -> float:
+    """Return the growth in one window: over a longer time, in which the counter was not read, its mean."""
     if limit.counter not in track.values or limit.counter not in reading.values:
         return 0
-    return reading.values[limit.counter] - track.values[limit.counter]
+    at, before = track.values[limit.counter]
+    return (reading.values[limit.counter] - before) * min(1.0, limit.window / (reading.at - at))
 
 
 def after_outage(track: ErrorTrack) -> ErrorTrack:

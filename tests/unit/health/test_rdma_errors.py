@@ -67,6 +67,12 @@ def test_missed_reading_continues_from_last_value() -> None:
     assert rdma_errors.beyond_limits(after({"symbol_error": 0}, {}, {"symbol_error": 121})) != ()
 
 
+@pytest.mark.parametrize(("errors", "is_fault"), [(300, False), (301, True)])
+def test_growth_over_a_long_time_without_readings_counts_by_its_mean(errors: int, is_fault: bool) -> None:
+    track = after({"link_error_recovery": 0}, {}, {"link_error_recovery": errors}, period=1800.0)
+    assert bool(rdma_errors.beyond_limits(track)) is is_fault
+
+
 @pytest.mark.parametrize("counter", ["rnr_nak_retry_err", "port_xmit_data"])
 def test_counter_without_limit_is_never_exceeded(counter: str) -> None:
     assert rdma_errors.beyond_limits(growing(counter, 0, 10**9)) == ()
