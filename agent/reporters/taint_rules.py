@@ -72,13 +72,13 @@ def plan(
 
 def _is_over(rule: Rule, *, verdict: Verdict | None, published: Mapping[ClaimDevice, frozenset[str]]) -> bool:
     """Return whether there is evidence that a rule that is not wanted any more is no longer needed."""
-    names = published.get(rule.device)
-    if names is not None and rule.known_as not in names:
+    names = published.get(rule.device)  # none while the driver publishes the device without them
+    if names and rule.known_as not in names:
         return True  # another device has its name
     if verdict is not None:
         return verdict.health in (Health.HEALTHY, Health.DEGRADED)
     driver_is_there = any((other.driver, other.pool) == (rule.device.driver, rule.device.pool) for other in published)
-    return names is None and driver_is_there  # no verdict and no driver knows such a device any more
+    return not names and driver_is_there  # no verdict and no driver knows such a device any more
 
 
 def name(device: ClaimDevice, *, node: str) -> str:

@@ -86,6 +86,12 @@ def test_rule_is_deleted_when_another_device_has_the_name() -> None:
     )
 
 
+def test_rule_of_an_unhealthy_device_stays_while_it_is_published_without_names() -> None:
+    nameless = {GPU_0: frozenset[str]()}
+    assert plan(verdict("GPU-a", Health.UNHEALTHY), published=nameless, rules=rule_of(GPU_0)) == Plan({}, {}, [])
+    assert plan(published=nameless, rules=rule_of(GPU_0)).delete == list(rule_of(GPU_0))
+
+
 def test_rule_for_an_unknown_device_is_deleted() -> None:
     assert plan(published={GPU_1: frozenset({"GPU-b"})}, rules=rule_of(GPU_0)).delete == list(rule_of(GPU_0))
 
