@@ -58,7 +58,7 @@ class CounterReading:
 class ErrorTrack:
     """The history of the counters of one port.
 
-    ``values`` holds the (time, value) of each counter's last reading, ``grown`` (time, growth) of each within its window.
+    ``values`` has the (time, value) of each counter's last reading, ``grown`` (time, growth) of each within its window.
     """
 
     at: float | None = None
