@@ -142,11 +142,12 @@ class ConditionPublisher:
         return PodVerdicts(
             own=own,
             near=self._verdicts(self._nics.nics_for_gpus(names) - names),
-            returning=frozenset(each.device for each in own if pod_conditions.may_come_back(each, age=self._age(each))),
+            returning=frozenset(each.device for each in own if self._may_come_back(each)),
         )
 
-    def _age(self, verdict: Verdict) -> float:
-        return self._clock() - self._times.of((verdict.device, verdict.reason), last_seen=verdict.since)
+    def _may_come_back(self, verdict: Verdict) -> bool:
+        age = self._clock() - self._times.of((verdict.device, verdict.reason), last_seen=verdict.since)
+        return pod_conditions.may_come_back(self._verdict_store.active_faults(verdict.device), age=age)
 
     def _adopt_named(self, allocations: Allocations) -> None:
         """Add the pods that hold no device and on which a previous agent has published that a GPU is not healthy."""

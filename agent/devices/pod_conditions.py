@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
+from kubemend.agent.health.state.fold import ActiveFault
 from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import Condition, ConditionStatus
@@ -11,7 +12,7 @@ from kubemend.agent.model.verdicts import Health, Verdict
 from kubemend.agent.restart import admission, intents, verification
 
 _RANK = {Health.HEALTHY: 0, Health.UNKNOWN: 1, Health.DEGRADED: 2, Health.UNHEALTHY: 3}
-_LINKS = (FindingKind.LINK_DOWN.value, FindingKind.RDMA_PORT_DOWN.value)
+_LINKS = (FindingKind.LINK_DOWN, FindingKind.RDMA_PORT_DOWN)
 _MUST_MOVE = (ActionClass.RESET_DEVICE, ActionClass.REBOOT_NODE, ActionClass.REPLACE)
 
 
@@ -52,9 +53,10 @@ def _device_failure(failed: Verdict | None) -> Condition:
     return Condition(conditions.DEVICE_FAILURE, ConditionStatus.TRUE, failed.reason, message)
 
 
-def may_come_back(verdict: Verdict, *, age: float) -> bool:
-    """Return whether the verdict is only that of a link which has just gone down. It has held for ``age`` seconds."""
-    return verdict.reason in _LINKS and age < LINK_GRACE_PERIOD
+def may_come_back(active_faults: Sequence[ActiveFault], *, age: float) -> bool:
+    """Return whether a device fails a pod only by a link that has just gone down, ``age`` seconds ago."""
+    failing = [fault.kind for fault in active_faults if fault.action in _MUST_MOVE]
+    return bool(failing) and all(kind in _LINKS for kind in failing) and age < LINK_GRACE_PERIOD
 
 
 def _severity(verdict: Verdict) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """When pods' conditions change: by a clock that is never set, and whether kubelet answers or not."""
 
 import asyncio
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,6 +77,20 @@ async def test_step_of_the_wall_clock_changes_no_patience(clocks: Clocks, tmp_pa
         clocks.pass_by(1)
         assert fails() is ConditionStatus.TRUE
         assert publisher.verdicts_of(builders.POD, Allocations(known=True)).returning == frozenset()
+
+
+async def test_link_that_has_just_gone_down_hides_no_other_fault_of_its_nic(tmp_path: Path) -> None:
+    async with node.node_in(tmp_path) as here:
+        here.pods = outside.Pods(builders.pod())
+        publisher = here.publisher()
+        publisher.verdict_changed(device=NIC, named=builders.POD)
+        down = replace(LINK_DOWN, observed_at=time.time())
+        for fault in (down, replace(down, kind=FindingKind.NIC_FATAL, action=ActionClass.RESET_DEVICE)):
+            here.verdict_store.apply(fault, inventory=here.devices.inventory)
+
+        publisher.publish(Allocations(known=True))
+
+        assert here.said.said[builders.POD, conditions.DEVICE_FAILURE].status is ConditionStatus.TRUE
 
 
 LOST = Finding(

@@ -3,8 +3,10 @@
 import pytest
 
 from kubemend.agent.devices import pod_conditions
+from kubemend.agent.health.state.fold import ActiveFault
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import ConditionStatus
+from kubemend.agent.model.findings import FindingKind
 from kubemend.agent.model.verdicts import Health, Verdict
 
 GOOD = Verdict("GPU-0", Health.HEALTHY, ActionClass.NONE, "Healthy", "answers")
@@ -58,6 +60,15 @@ def test_link_that_may_come_back_hides_no_lost_gpu() -> None:
 
 
 def test_only_a_link_that_has_just_gone_down_may_come_back() -> None:
+    down, lost, hot = (
+        ActiveFault(kind, "", action, first_seen=0.0, last_seen=0.0)
+        for kind, action in (
+            (FindingKind.LINK_DOWN, ActionClass.REPLACE),
+            (FindingKind.NIC_LOST, ActionClass.REPLACE),
+            (FindingKind.NIC_HOT, ActionClass.OBSERVE),
+        )
+    )
     patience = pod_conditions.LINK_GRACE_PERIOD
-    assert [pod_conditions.may_come_back(DOWN, age=age) for age in (0.0, patience - 1, patience)] == [True, True, False]
-    assert not pod_conditions.may_come_back(LOST, age=0.0)
+    found = [pod_conditions.may_come_back([hot, down], age=age) for age in (0.0, patience - 1, patience)]
+    assert found == [True, True, False]
+    assert not any(pod_conditions.may_come_back(faults, age=0.0) for faults in ([lost], [down, lost], [hot], []))
