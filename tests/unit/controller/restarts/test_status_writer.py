@@ -23,15 +23,13 @@ SECONDS = 60.0
 class Env:
     """A running writer, its reports, and a client of the same server."""
 
-    def __init__(self, tenant: Tenant, api: client.KubeClient, *, give_up: float) -> None:
+    def __init__(self, tenant: Tenant, api: client.KubeClient) -> None:
         self.server = tenant.server
         self.namespace = tenant.namespace
         self.api = api
         self.reports: list[ComponentStatus] = []
         self._news = asyncio.Event()
-        self.writer = StatusWriter(
-            api=api, report=self._hear, backoff=lambda: aio.Backoff(first=0.01, limit=0.05), give_up=give_up
-        )
+        self.writer = StatusWriter(api=api, report=self._hear, backoff=lambda: aio.Backoff(first=0.01, limit=0.05))
 
     async def begin(self, name: str = "a", *, timeout: float = SECONDS, new: NewRound | None = None) -> bool:
         wanted = new or self.new_round()
@@ -67,18 +65,12 @@ class Env:
         self._news.set()
 
 
-@contextlib.asynccontextmanager
-async def running(tenant: Tenant, *, give_up: float = 900.0) -> AsyncIterator[Env]:
-    async with tenant.client() as api:
-        found = Env(tenant, api, give_up=give_up)
-        async with started(found.writer):
-            yield found
-
-
 @pytest.fixture
 async def env(tenant: Tenant) -> AsyncIterator[Env]:
-    async with running(tenant) as found:
-        yield found
+    async with tenant.client() as api:
+        found = Env(tenant, api)
+        async with started(found.writer):
+            yield found
 
 
 async def test_newest_of_quick_statuses_is_written(env: Env) -> None:
@@ -102,12 +94,13 @@ async def test_busy_server_is_retried(env: Env) -> None:
     assert env.reports[-1].state is ComponentState.READY
 
 
-async def test_error_does_not_outlast_a_write_that_is_given_up(tenant: Tenant) -> None:
-    async with running(tenant, give_up=0.2) as env:
-        env.server.fail_next(10_000, method="POST", path="/restarts")
-        assert not await env.begin()
-        await env.reported(ComponentState.DEGRADED)
-        assert env.reports[-1].state is ComponentState.IDLE
+async def test_error_does_not_outlast_a_write_that_is_given_up(env: Env) -> None:
+    env.server.fail_next(10_000, method="POST", path="/restarts")
+    beginning = asyncio.create_task(env.begin())
+    await env.reported(ComponentState.DEGRADED)
+    env.writer._give_up = 0.0
+    assert not await beginning
+    assert env.reports[-1].state is ComponentState.IDLE
 
 
 async def test_missing_definition_is_reported_with_hint_and_awaited(env: Env) -> None:
