@@ -5,7 +5,7 @@ scan drops them, too, unless the process still runs: an agent that had been runn
 against the device.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -61,23 +61,26 @@ def _folded(found: Found, *, catalog: Catalog) -> HealthState:
 
 
 def _still_runs(finding: Finding, found: Found) -> bool:
-    """Return whether a process that the fault may have hit still runs. NVML findings are current by definition."""
-    since = finding.boot_seconds
-    if since is None:
+    """Return whether a process that the fault may have hit may still run. NVML findings are current by definition."""
+    since, pids = finding.boot_seconds, _hit(finding, found)
+    if since is None or pids is None:
         return True
-    began = (found.started.get(pid) for pid in _hit(finding, found))
+    began = map(found.started.get, pids)
     return any(each is not None and each <= since + _PID_REUSE_SLACK for each in began)
 
 
-def _hit(finding: Finding, found: Found) -> Iterator[int]:
-    """Yield the process that the finding names; where it names none, all processes on the device."""
+def _hit(finding: Finding, found: Found) -> Iterable[int] | None:
+    """Return the process that the finding names; where it names none, all processes on the device.
+
+    None: the driver answers, but does not list them. A device that does not answer is not healthy in any case.
+    """
     if finding.pid is not None:
-        yield finding.pid
-        return
+        return (finding.pid,)
     gpu = found.gpus.inventory.locate(finding.device)
     answer = found.gpus.answers.get(gpu.uuid) if gpu is not None else None
-    if answer is not None:
-        yield from (process.pid for process in answer.processes or ())
+    if answer is None:
+        return ()
+    return [process.pid for process in answer.processes] if answer.processes is not None else None
 
 
 def _with_driver_verdict(state: HealthState, found: Found, *, catalog: Catalog, now: float) -> HealthState:

@@ -121,6 +121,26 @@ def test_fault_without_pid_may_concern_any_process_on_device(began: float, healt
     assert verdict(found(logged(FindingKind.XID, "31"), answer=answer, started={99: began})).health is health
 
 
+def test_fault_without_pid_holds_while_the_processes_on_its_device_are_unknown() -> None:
+    answer = replace(WELL, processes=None)
+
+    assert verdict(found(logged(FindingKind.XID, "31"), answer=answer)).health is Health.DEGRADED
+
+
+def test_fault_without_pid_of_a_gpu_that_is_not_listed_ends() -> None:
+    other = replace(GPU, uuid=DeviceId("GPU-2"), pci=PciAddress.parse("0000:20:00.0"))
+
+    assert verdict(found(logged(FindingKind.XID, "31", where=other))).health is Health.HEALTHY
+
+
+def test_fault_of_an_ended_program_is_not_named_next_to_a_later_one() -> None:
+    ended, current = logged(FindingKind.XID, "31", at=1_000.0, pid=1), logged(FindingKind.XID, "43", pid=2)
+
+    judged = verdict(found(ended, current, started={2: 100.0}))
+
+    assert (judged.reason, judged.since) == ("Xid43", current.observed_at)
+
+
 def test_faults_of_ended_programs_do_not_accumulate() -> None:
     many = [logged(FindingKind.XID, "31", at=600.0 * count, pid=count) for count in range(1, 10)]
 
