@@ -98,8 +98,7 @@ def _with_driver_verdict(state: HealthState, found: Found, *, catalog: Catalog, 
 
 def _without_ended_faults(state: HealthState, found: Found, *, catalog: Catalog, now: float) -> HealthState:
     for device, active_faults in state.devices.items():
-        for_app = any(active_fault.action is ActionClass.RESTART_APP for active_fault in active_faults)
-        if for_app and not any(_still_runs(finding, found) for finding in _of_app(device, found)):
+        if not any(_still_runs(finding, found) for finding in _of_app(device, found)):
             state = fold.fold(state, _finding(FindingKind.APP_GONE, device, now=now), device=device, catalog=catalog)
         for active_fault in active_faults:
             silence = catalog.over_after(active_fault.key)

@@ -23,6 +23,7 @@ CATALOG = catalog_file.builtin()
 NOW = 1_700_000_000.0
 UPTIME = 10_000.0  # seconds; the machine booted so long before NOW
 GPU = Gpu(uuid=DeviceId("GPU-1"), pci=PciAddress.parse("0000:10:00.0"), index=0, name="H100")
+OTHER_GPU = replace(GPU, uuid=DeviceId("GPU-2"), pci=PciAddress.parse("0000:20:00.0"))
 NIC = Nic(
     pci=PciAddress.parse("0000:3b:00.0"),
     netdevs=("ib0",),
@@ -128,9 +129,7 @@ def test_fault_without_pid_holds_while_the_processes_on_its_device_are_unknown()
 
 
 def test_fault_without_pid_of_a_gpu_that_is_not_listed_ends() -> None:
-    other = replace(GPU, uuid=DeviceId("GPU-2"), pci=PciAddress.parse("0000:20:00.0"))
-
-    assert verdict(found(logged(FindingKind.XID, "31", where=other))).health is Health.HEALTHY
+    assert verdict(found(logged(FindingKind.XID, "31", where=OTHER_GPU))).health is Health.HEALTHY
 
 
 def test_fault_of_an_ended_program_is_not_named_next_to_a_later_one() -> None:
@@ -168,6 +167,33 @@ def test_fault_left_to_driver_ends_with_process_on_none() -> None:
     assert verdict(found(unknown, started={4711: 1.0})).action is ActionClass.RESTART_APP
 
 
+def test_fault_left_to_driver_ends_with_its_process_whatever_else_runs() -> None:
+    ended, elsewhere = logged(FindingKind.XID, "9999", pid=1), logged(FindingKind.XID, "31", pid=2, where=OTHER_GPU)
+    no_fault = logged(FindingKind.XID, "45", pid=2)
+
+    rows = judged(found(ended, elsewhere, no_fault, started={2: 1.0})).rows
+
+    assert [row.verdict.health for row in rows] == [Health.HEALTHY, Health.DEGRADED]
+
+
+def test_fault_that_the_driver_shows_now_needs_no_process() -> None:
+    """People can override the catalog's class of a fault."""
+    shown = replace(logged(FindingKind.ECC_UNCORRECTED), boot_seconds=None, action=ActionClass.RESTART_APP)
+    what = found()
+
+    judged = verdict(replace(what, gpus=replace(what.gpus, findings=(shown,))))
+
+    assert (judged.health, judged.reason) == (Health.DEGRADED, "EccUncorrected")
+
+
+def test_driver_is_asked_only_about_faults_that_are_left_to_it() -> None:
+    """People can override the catalog's class of a fault."""
+    fatal = logged(FindingKind.AER_FATAL)
+
+    assert verdict(found(fatal)).health is Health.HEALTHY
+    assert verdict(found(replace(fatal, action=ActionClass.RESET_DEVICE))).health is Health.UNHEALTHY
+
+
 def test_recovery_action_counts_where_it_is_more_severe() -> None:
     judged = verdict(found(logged(FindingKind.XID, "9999"), answer=replace(WELL, recovery_action=1)))
 
@@ -194,12 +220,15 @@ def test_nic_has_its_names_and_log_faults() -> None:
 
 
 def test_link_that_is_not_up_is_noted_without_fault() -> None:
-    what = Found(nics=NicsFound(nics=(NIC,), silent=MappingProxyType({NIC: ("mlx5_0/1",)})))
+    down = NicsFound(nics=(NIC,), silent=MappingProxyType({NIC: ("mlx5_0/1",)}))
+    fatal = LogFound(findings=(logged(FindingKind.NIC_FATAL, where=NIC),))
 
-    judged = verdict(what)
+    judged = verdict(Found(nics=down))
 
     assert judged.health is Health.HEALTHY
-    assert "mlx5_0/1" in judged.message
+    assert judged.message == "no fault known; not up, since before this scan or never cabled: mlx5_0/1"
+    assert verdict(Found(nics=replace(down, silent={}))).message == "answers, no fault known"
+    assert verdict(Found(nics=down, log=fatal)) == verdict(Found(nics=replace(down, silent={}), log=fatal))
 
 
 def test_fault_of_unlisted_device_has_its_own_row() -> None:
@@ -275,6 +304,7 @@ def test_agents_verdicts_are_shown_unchanged() -> None:
 
     assert [(row.label, row.pci) for row in report.rows] == [("GPU-1", ""), ("0000:3b:00.0", "0000:3b:00.0")]
     assert report.rows[0].verdict == Verdict("GPU-1", Health.DEGRADED, ActionClass.RESTART_APP, "Xid31", "Xid 31", 1.0)
+    assert (report.health, judging.of_agent(listed[1:]).health) == (Health.DEGRADED, Health.HEALTHY)
 
 
 def test_agent_without_devices_gives_unknown() -> None:
