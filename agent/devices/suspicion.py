@@ -70,10 +70,8 @@ class SuspicionTracker:
             await self.check()
 
     async def check(self) -> None:
-        """Check every suspect device once."""
-        suspects = self._verdict_store.devices()
-        self._at_work = {device: seen for device, seen in self._at_work.items() if device in suspects}
-        for device in suspects:
+        """Check every device with faults once."""
+        for device in self._verdict_store.devices():
             with contained.within(contained.Part.DEVICE, device):
                 await self._check_device(device)
 
@@ -94,7 +92,7 @@ class SuspicionTracker:
                 device_processes.is_stuck(self._processes, each.pid, if_unknown=True) for each in uses[uuid].processes
             )
             return "" if stuck else "it no longer has a process that cannot be killed"
-        raised = self._times.of((device, active_fault.kind), last_seen=active_fault.last_seen)
+        raised = self._times.of(device, last_seen=active_fault.last_seen)
         return self._evidence_of_work(device, uses[uuid], since=raised)
 
     def _evidence_of_work(self, device: str, use: DeviceUse, *, since: float) -> str:

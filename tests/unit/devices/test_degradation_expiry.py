@@ -80,6 +80,14 @@ def test_expiry_ignores_silence_of_unread_log(log: Log) -> None:
     assert log.over_after(HOUR / 2) == ["NicTimeout"]
 
 
+def test_expiry_counts_the_silence_from_the_log_s_first_good_state(log: Log) -> None:
+    log.tells(FindingKind.NIC_TIMEOUT)
+    log.fading.kernel_log_is(READY)
+    log.over_after(HOUR - 1)
+    log.fading.kernel_log_is(READY)
+    assert log.over_after(1) == ["NicTimeout"]
+
+
 def test_expiry_ignores_degradation_of_other_sources(log: Log) -> None:
     log.fading.kernel_log_is(READY)
     log.tells(FindingKind.LINK_DOWN, ActionClass.REPLACE)

@@ -8,8 +8,8 @@ from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.suspicion import LASTING, SuspicionTracker
 from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.devices import DeviceId, DeviceInventory
-from kubemend.agent.model.findings import Finding, FindingKind
+from kubemend.agent.model.devices import DeviceId, DeviceInventory, locator
+from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.verdicts import Health, Verdict
 from tests.environments.node import verdicts
 from tests.fakes import outside
@@ -85,15 +85,28 @@ async def test_suspicion_survives_silent_driver(env: Env) -> None:
 
 
 async def test_suspicion_does_not_end_by_time_alone(env: Env) -> None:
+    env.work(1)  # it existed before: it proves nothing
+    env.now += 10
     env.suspects.mark_suspect(INEFFECTIVE, device=GPU, text="did not last")
+    await env.suspects.check()
     env.now += 100 * LASTING
     await env.suspects.check()
     assert env.verdict().reason == "RestartsIneffective"
 
 
+async def test_work_ends_no_other_fault(env: Env) -> None:
+    lost = Finding(
+        Source.NVML, FindingKind.XID, "79", locator(GPU), ActionClass.REBOOT_NODE, observed_at=env.now, text="lost"
+    )
+    env.verdict_store.apply(lost, inventory=INVENTORY)
+    env.work(1)
+    await env.suspects.check()
+    env.now += LASTING
+    await env.suspects.check()
+    assert env.verdict().reason == "Xid79"
+
+
 async def test_suspicion_ends_after_process_worked_long_enough(env: Env) -> None:
-    env.work(1)  # it existed before: it proves nothing
-    env.now += 10
     env.suspects.mark_suspect(INEFFECTIVE, device=GPU, text="did not last")
     env.now += 10
     env.work(2)
