@@ -236,6 +236,16 @@ def test_fault_of_running_program_degrades_its_device(machine: Machine) -> None:
     assert (rows(scanned)["GPU 0"]["health"], rows(scanned)["GPU 0"]["action"]) == ("Degraded", "RestartApp")
 
 
+def test_fault_without_a_process_degrades_a_device_that_an_older_program_uses(machine: Machine) -> None:
+    machine.log.write_xid(31, pci=kernel_address(0))
+    machine.nvml.processes({os.getpid(): 1 << 30}, gpu=0)
+
+    scanned = machine.scan("--json")
+
+    assert scanned.returncode == DEGRADED
+    assert [label for label, row in rows(scanned).items() if row["action"] == "RestartApp"] == ["GPU 0"]
+
+
 def test_fault_of_ended_program_is_over(machine: Machine) -> None:
     with subprocess.Popen(["true"]) as ended:
         pass
