@@ -161,8 +161,8 @@ class NewRound:
         """Return the annotations of its object."""
         return {
             names.ATTEMPT: str(self.attempt),
-            names.CAUSE: str((self.status.get("trigger") or {}).get("code") or ""),
-            names.DECISION: str((self.status.get("decision") or {}).get("kind") or ""),
+            names.CAUSE: self.status["trigger"]["code"],
+            names.DECISION: self.status["decision"]["kind"],
             names.EPOCH: str(self.epoch),
             **({names.GANG_UID: self.gang_uid} if self.gang_uid else {}),
             names.ROUND: json.dumps(dict(self.status), separators=(",", ":"), sort_keys=True),
@@ -184,7 +184,7 @@ class NewRound:
 
 def name_for(gang: GangKey, attempt: int) -> str:
     """Return a new name for a round's object: readable, in order, and never used before."""
-    readable = _NOT_IN_A_NAME.sub("-", gang.name.lower()).strip("-")[:_LONGEST_PREFIX].strip("-") or "gang"
+    readable = _NOT_IN_A_NAME.sub("-", gang.name.lower()).strip("-")[:_LONGEST_PREFIX].strip("-")
     return f"{readable}-{attempt}-{secrets.token_hex(2)}"
 
 

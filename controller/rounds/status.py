@@ -33,9 +33,9 @@ _MOST_CHARACTERS: Final = 64 * 1024
 """Of one list of slots: all annotations of an object have 256 KiB together (``TotalAnnotationSizeLimitB``)."""
 _TO_RESTART: Final = frozenset({PodPhase.RUNNING, PodPhase.UNKNOWN})
 HELD_TOGETHER: Final = "HeldTogether"
+"""Condition: no new container ran before all old ones were dead. False has the reason, and names one pod."""
 HELD_AFTER: Final = "HeldAfterMilliseconds"
 """The reason for which ``HELD_TOGETHER`` is False if all were held, but some containers had run by then."""
-"""Condition: no new container ran before all old ones were dead. False has the reason, and names one pod."""
 CANCELLED: Final = coordination.CANCELLED
 """Condition and reason: the round was cancelled before any release. Other rounds do not have it."""
 

@@ -128,6 +128,7 @@ async def test_fault_is_published_while_kubelet_hangs(tmp_path: Path, monkeypatc
             devices=here.devices,
             holders=AllocationCache(kubelet.fetch, floor=0.0),
             reporter=here.said,
+            period=3600.0,
         )
         running = asyncio.create_task(publisher.run())
         try:

@@ -141,6 +141,10 @@ def test_every_gang_gets_valid_names(name: str, attempt: int) -> None:
     assert objects.name_for(GangKey("team", "Gang", name), attempt) != found
 
 
+def test_name_shows_the_gang_and_the_attempt() -> None:
+    assert re.fullmatch("team-a-train-7-[0-9a-f]{4}", objects.name_for(GangKey("team", "Gang", "Team_A.train"), 7))
+
+
 def test_object_has_owner_of_its_gang_if_known() -> None:
     owned = builders.new_round(owner=Owner("batch", "Job", "train", "uid-job")).body("a")["metadata"]
     assert owned["ownerReferences"] == [
@@ -171,6 +175,10 @@ def test_final_status_has_complete_condition(phase: str) -> None:
     (condition,) = written["conditions"]
     assert (condition["type"], condition["status"], condition["reason"]) == ("Complete", "True", phase)
     assert condition["lastTransitionTime"] == "2023-11-14T22:13:20Z"
+    ended = objects.completed(
+        {"phase": phase, "completionTime": "2023-11-14T22:00:00Z"}, generation=2, now=builders.NOW
+    )
+    assert ended["conditions"][0]["lastTransitionTime"] == "2023-11-14T22:00:00Z"
 
 
 FORGED = {
@@ -206,11 +214,11 @@ def test_out_of_range_numbers_are_invalid(name: str, text: str) -> None:
         objects.parse(builders.obj(annotations={**builders.new_round().annotations(), name: text}))
 
 
-@pytest.mark.parametrize("name", ["startTime", "completionTime"])
 @pytest.mark.parametrize("text", ["2026-01-01T00:00:00+99:99", "0000-01-01T00:00:00Z"])
-def test_times_accepted_by_server_may_be_invalid(name: str, text: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - an error that common.kube.informer handles
-        objects.parse({**builders.obj(), "status": {"phase": "Done", name: text}})
+def test_times_accepted_by_server_may_be_invalid(text: str) -> None:
+    for times in ({"startTime": text}, {"completionTime": text}, {"trigger": {"time": text}}):
+        with pytest.raises(ValueError):  # noqa: PT011 - an error that common.kube.informer handles
+            objects.parse({**builders.obj(), "status": {"phase": "Done", **times}})
 
 
 def test_final_status_is_never_read_from_annotation() -> None:
