@@ -95,6 +95,14 @@ def test_expiry_ignores_degradation_of_other_sources(log: Log) -> None:
     assert log.over_after(1000 * HOUR) == []
 
 
+def test_expiry_takes_a_time_in_the_future_for_now(log: Log) -> None:
+    log.fading.kernel_log_is(READY)
+    log.tells(FindingKind.NIC_TIMEOUT)
+    log.clock_set = -5 * HOUR
+    assert log.over_after(0.0) == []
+    assert log.over_after(HOUR) == ["NicTimeout"]
+
+
 @pytest.mark.parametrize("step", [-5 * HOUR, 5 * HOUR], ids=["back", "forward"])
 def test_expiry_ignores_a_clock_that_was_set(log: Log, step: float) -> None:
     log.fading.kernel_log_is(READY)

@@ -78,6 +78,7 @@ def test_recovery_is_recorded_only_where_fault_was() -> None:
     (of_node, of_pod) = tell(reported, HEALTHY, holders=(POD, OTHER))
     assert (of_node.about, of_pod.about) == (None, POD)
     assert (of_pod.reason, of_pod.level, of_pod.at) == ("DeviceHealthy", Level.NORMAL, 100.0)
+    assert (of_pod.message, of_pod.subject) == ("GPU-a: healthy again", "GPU-a")
     assert tell(reported, HEALTHY, holders=(POD, OTHER)) == []
 
 
@@ -179,6 +180,12 @@ def test_oom_kill_is_recorded_on_pod_of_process() -> None:
     assert event_message.message == (
         "the kernel killed python3 (pid 4242): a memory limit of the pod or the container was reached"
     )
+
+
+def test_oom_kill_of_the_node_names_the_node() -> None:
+    event_message = oom_announcement(oom(**{evidence.POD_UID: "u0", evidence.OOM_SCOPE: "node"}))
+    assert event_message is not None
+    assert event_message.message == "the kernel killed python3 (pid 4242): the node ran out of memory"
 
 
 def test_oom_kill_with_several_lines_is_recorded_once() -> None:

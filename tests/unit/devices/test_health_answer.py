@@ -74,9 +74,9 @@ def test_answer_has_each_device_with_its_verdict() -> None:
 
 
 def test_fault_of_a_nic_nearby_is_listed_and_does_not_fail_the_check() -> None:
-    answer, output = determined(GOOD, near=(DOWN, UNKNOWN))
+    answer, output = determined(GOOD, near=(DOWN, SLOW, UNKNOWN))
     assert answer.success
-    assert [device["device"] for device in output["devices"]] == ["GPU-0", "0000:18:00.0"]
+    assert [device["device"] for device in output["devices"]] == ["GPU-0", "0000:18:00.0", "GPU-1"]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
         yield made
 
 
-@pytest.mark.parametrize("name", [outside.GPU.uuid, str(outside.GPU.pci), "0", str(outside.GPU.pci).upper()])
+@pytest.mark.parametrize("name", [outside.GPU.uuid, str(outside.GPU.pci), "0", f"0000{outside.GPU.pci}"])
 async def test_clear_accepts_any_name_of_device(node: Node, name: str) -> None:
     node.found(FindingKind.XID, ActionClass.REPLACE, device=GPU, code="64")
     done = node.operators.clear(name, operator="uid 0")
@@ -95,6 +95,13 @@ async def test_release_resumes_driver_on_command(node: Node) -> None:
     await node.operators.release(seconds=3600.0, timeout=1.0, operator="uid 0")
     node.operators.resume()
     assert node.handles.held
+
+
+async def test_second_release_is_not_ended_by_the_timeout_of_the_first(node: Node) -> None:
+    await node.operators.release(seconds=0.0, timeout=1.0, operator="uid 0")
+    await node.operators.release(seconds=3600.0, timeout=1.0, operator="uid 0")
+    await asyncio.sleep(0)  # the first timeout would be handled now
+    assert not node.handles.held
 
 
 async def test_release_of_hanging_driver_fails(node: Node) -> None:

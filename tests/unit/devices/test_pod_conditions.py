@@ -14,6 +14,7 @@ SLOW = Verdict("GPU-1", Health.DEGRADED, ActionClass.OBSERVE, "Throttled", "hot 
 LOST = Verdict("GPU-2", Health.UNHEALTHY, ActionClass.REBOOT_NODE, "Xid79", "Xid 79")
 UNKNOWN = Verdict("GPU-3", Health.UNKNOWN, ActionClass.NONE, "NotProven", "cannot be asked")
 DOWN = Verdict("0000:18:00.0", Health.UNHEALTHY, ActionClass.REPLACE, "LinkDown", "mlx5_0 has no carrier")
+HOT = Verdict("0000:18:00.0", Health.DEGRADED, ActionClass.OBSERVE, "NicHot", "100 degrees")
 UNSEEN = Verdict("0000:40:00.0", Health.UNKNOWN, ActionClass.NONE, "NotProven", "cannot be asked")
 TRUE, FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
 
@@ -29,6 +30,7 @@ TRUE, FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
         ),
         pytest.param([GOOD, DOWN], [], (FALSE, "LinkDown"), (TRUE, "LinkDown"), id="a-nic-that-it-holds"),
         pytest.param([GOOD], [DOWN], (FALSE, "LinkDown"), (FALSE, "NoDeviceFailure"), id="one-that-it-may-not-use"),
+        pytest.param([GOOD], [HOT], (FALSE, "NicHot"), (FALSE, "NoDeviceFailure"), id="one-that-is-degraded"),
         pytest.param([LOST], [DOWN], (FALSE, "LinkDown"), (TRUE, "Xid79"), id="and-its-own-gpu"),
         pytest.param(
             [GOOD], [UNSEEN], (TRUE, "Healthy"), (FALSE, "NoDeviceFailure"), id="one-of-which-nothing-is-known"
@@ -46,6 +48,7 @@ def test_message_names_worst_device() -> None:
     devices, fails = pod_conditions.for_devices([LOST], near=[DOWN])
     assert devices.message.startswith("0000:18:00.0: mlx5_0 has no carrier")
     assert fails.message.startswith("GPU-2: Xid 79")
+    assert pod_conditions.for_devices([GOOD, GOOD])[0].message == "2 devices healthy"
 
 
 def test_link_down_fails_pod_only_after_patience() -> None:
