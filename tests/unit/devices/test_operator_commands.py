@@ -100,7 +100,8 @@ async def test_release_resumes_driver_on_command(node: Node) -> None:
 async def test_second_release_is_not_ended_by_the_timeout_of_the_first(node: Node) -> None:
     await node.operators.release(seconds=0.0, timeout=1.0, operator="uid 0")
     await node.operators.release(seconds=3600.0, timeout=1.0, operator="uid 0")
-    await asyncio.sleep(0)  # the first timeout would be handled now
+    for _ in range(2):
+        await asyncio.sleep(0)  # the loop would handle the first timeout
     assert not node.handles.held
 
 
