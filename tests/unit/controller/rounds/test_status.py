@@ -1,6 +1,7 @@
 """A round's status: limited in size, and complete for a new leader."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,8 +112,9 @@ def test_wait_for_recreated_members_begins_at_the_last_death() -> None:
     )
     for at, event in steps:
         state = machine.advance(state, [event], now=NOW + at).round
-    timings = status.render(state)["timings"]
-    assert (timings["stopMilliseconds"], timings["recreateMilliseconds"]) == (2000, 1500)
+    found = status.render(state)
+    assert (found["timings"]["stopMilliseconds"], found["timings"]["recreateMilliseconds"]) == (2000, 1500)
+    assert found["members"] == {"total": 2, "inPlace": 1, "recreated": 1, "stopped": 2, "running": 2, "failed": 0}
     late = {each["member"]: each.get("startedLate") for each in status.render(state)["slowest"]}
     assert late == {"train-0-0": True, "train-1-1": None}
 
@@ -125,6 +127,30 @@ def test_worst_unheld_member_is_named() -> None:
     (held,) = [each for each in status.render(state)["conditions"] if each["type"] == "HeldTogether"]
     assert (held["status"], held["reason"]) == ("False", "HeldAfterMilliseconds")
     assert held["message"] == "2 members ran for 115 ms at most before they were held, such as train-2-0"
+
+
+def test_conditions_of_a_round_that_held_all_of_one_that_rolled_and_of_a_cancelled_one() -> None:
+    at = {"lastTransitionTime": "2023-11-14T22:13:20Z"}
+    held = {"type": "HeldTogether", **at, "status": "True", "reason": "AllHeld", "message": ""}
+    state = reported(reported(begun(), StepPhase.STOPPED, range(2), at=0.1), StepPhase.RUNNING, range(2), at=0.2)
+    assert status.render(state)["conditions"] == [held]
+
+    (rolled,) = status.render(replace(state, max_unavailable=1))["conditions"]
+    assert (rolled["status"], rolled["reason"]) == ("False", "Rolling")
+    assert rolled["message"] == "members were restarted one after another"
+
+    cancelled = replace(state, phase=Phase.FAILED, reason="Cancelled", detail="by a user")
+    assert status.render(cancelled)["conditions"] == [
+        held,
+        {"type": "Cancelled", **at, "status": "True", "reason": "Cancelled", "message": "by a user"},
+    ]
+
+
+def test_slowest_members_come_first() -> None:
+    state = reported(begun(3), StepPhase.STOPPED, range(3), at=0.1)
+    for index, at in ((1, 0.2), (0, 0.3), (2, 0.4)):
+        state = reported(state, StepPhase.RUNNING, range(index, index + 1), at=at)
+    assert [each["member"] for each in status.render(state)["slowest"]] == ["train-2-0", "train-0-0", "train-1-0"]
 
 
 def test_five_thousand_members_fit_into_a_small_object() -> None:
@@ -178,6 +204,37 @@ def test_first_status_equals_rendered_status(cause: Cause) -> None:
         cause, decision=IN_PLACE, attempt=REF.attempt, hit=hit, started_at=NOW, members=builders.gang(2)
     )
     assert first == status.render(begun(cause=cause))
+
+
+@pytest.mark.parametrize(
+    ("cause", "message"),
+    [(CAUSES[2], "requested by team/again: new weights"), (CAUSES[3], "requested by team/again")],
+)
+def test_request_is_named_with_its_reason(cause: Cause, message: str) -> None:
+    assert status.render(begun(cause=cause))["trigger"]["message"] == message
+
+
+@pytest.mark.parametrize(("cause", "slots"), [(CAUSES[2], {"train/0"}), (CAUSES[3], set()), (CAUSES[0], set())])
+def test_new_leader_knows_the_slots_that_a_rolling_round_had_to_restart(cause: Cause, slots: set[str]) -> None:
+    members = [builders.member(0), builders.member(1, phase=PodPhase.SUCCEEDED)]
+    first = status.first(cause, decision=IN_PLACE, attempt=1, hit=None, started_at=NOW, members=members)
+    assert status.parse(first, created_at=NOW).slots == slots
+
+
+@pytest.mark.parametrize(
+    ("count", "characters", "is_kept"),
+    [
+        (status.MOST_SLOTS, 9, True),
+        (status.MOST_SLOTS + 1, 9, False),
+        (64, 1024, True),
+        (64, 1025, False),
+    ],
+)
+def test_slots_are_kept_as_far_as_they_fit_into_an_annotation(count: int, characters: int, *, is_kept: bool) -> None:
+    slots = frozenset(f"{number:0{characters}}" for number in range(count))
+    decision = Decision(Kind.RECREATE_ALL, Reason.MEMBERS_LOST, "because", slots)
+    kept = status.parse(status.render(begun(decision=decision)), created_at=NOW)
+    assert kept.decision.recreate == (slots if is_kept else frozenset())
 
 
 def test_status_without_resume_data_is_refused() -> None:
