@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.model.devices import DeviceLocator, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind, Source
-from kubemend.agent.model.workloads import Allocation, Allocations
+from kubemend.agent.model.workloads import Allocation, Allocations, PodRef
 from tests.environments import node
 from tests.fakes import outside
 from tests.unit.restart import builders
@@ -144,6 +145,33 @@ async def test_fault_is_published_while_kubelet_hangs(tmp_path: Path, monkeypatc
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+
+
+class NodeHealth:
+    """Remembers the holders of the devices, as they were last published."""
+
+    def __init__(self) -> None:
+        self.holders: Mapping[str, Collection[PodRef]] | None = None
+
+    def publish(self, holders: Mapping[str, Collection[PodRef]] | None) -> None:
+        self.holders = holders
+
+
+async def test_health_of_the_node_is_published_with_the_holders_that_kubelet_names(tmp_path: Path) -> None:
+    async with node.node_in(tmp_path) as here:
+        here.pods, health = outside.Pods(builders.pod()), NodeHealth()
+        publisher = ConditionPublisher(
+            verdict_store=here.verdict_store,
+            pods=here.pods,
+            devices=here.devices,
+            holders=here.holders,
+            reporter=here.said,
+            node=health,
+        )
+        publisher.publish(await Kubelet().fetch())
+        assert health.holders == {outside.GPU.uuid: {builders.POD}}
+        publisher.publish(Allocations(known=False))
+        assert health.holders is None
 
 
 async def test_last_answer_of_kubelet_counts_for_the_pods_that_are_still_there(tmp_path: Path) -> None:
