@@ -5,6 +5,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.model.devices import DeviceLocator, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind, Source
-from kubemend.agent.model.workloads import Allocation, Allocations, PodRef
+from kubemend.agent.model.workloads import Allocation, Allocations, ClaimDevice, PluginDevice, PodRef
 from tests.environments import node
 from tests.fakes import outside
 from tests.unit.restart import builders
@@ -226,3 +227,25 @@ async def test_recovery_is_published_on_a_pod_for_which_a_previous_agent_found_t
             assert said[builders.POD, conditions.DEVICES_HEALTHY].status is ConditionStatus.TRUE
         else:
             assert said == {}, "its Job may still read why it has failed"
+
+
+@pytest.mark.parametrize(
+    "unmatched",
+    [
+        {"claims": frozenset({ClaimDevice("gpu.nvidia.com", "n", "gpu-0")})},
+        {"plugin_devices": frozenset({PluginDevice("nvidia.com/gpu", "0")})},
+    ],
+    ids=["claim", "plugin-device"],
+)
+async def test_recovery_of_one_device_is_not_published_on_a_pod_with_another_one_that_is_unknown(
+    tmp_path: Path, unmatched: dict[str, Any]
+) -> None:
+    async with node.node_in(tmp_path) as here:
+        here.verdict_store.apply(LOST, inventory=here.devices.inventory)
+        verdict = here.verdict_store.verdict(outside.GPU.uuid, inventory=here.devices.inventory)
+        here.pods = outside.Pods(builders.pod(conditions=pod_conditions.for_devices([verdict])))
+        back = replace(LOST, kind=FindingKind.DEVICE_BACK, action=ActionClass.NONE)
+        here.verdict_store.apply(back, inventory=here.devices.inventory)
+        held = Allocation(builders.POD.namespace, builders.POD.name, "trainer", frozenset(), **unmatched)
+        here.publisher().publish(Allocations(items=(held,), known=True))
+        assert here.said.said == {}
