@@ -177,6 +177,17 @@ def test_request_is_not_stale_before_a_round_of_any_size_repeats_it() -> None:
     assert limits.hold > pod_replacer.STALE, "then its members run"
 
 
+async def test_repeated_request_is_carried_out_again_only_for_its_force(tenant: Tenant) -> None:
+    async with running(tenant) as env:
+        for wanted in (env.wanted, replace(env.wanted, force=True)):
+            env.pod_replacer.recreate(wanted)
+            assert await env.next() is Outcome.DELETED
+            for repeated in (env.wanted, wanted):
+                env.pod_replacer.recreate(repeated)
+                await eventually.true(lambda: not env.pod_replacer._active)
+            assert env.outcomes.empty()
+
+
 async def test_refused_request_is_retried_if_repeated(tenant: Tenant) -> None:
     async with running(tenant, keep=0.05) as env:
         env.faults.fail_next(1, status=403, method="PATCH")
