@@ -48,6 +48,8 @@ class Env:
         )
         pod = PodRef(self.namespace, "a", PodUid(made["metadata"]["uid"]))
         self.wanted = Recreate(pod, reason="NodeLost", message="n is not ready")
+        ready = {"type": "Ready", "status": "True"}
+        await self.api.patch_status(f"{self.pods}/a", {"status": {"conditions": [ready]}})
 
     async def belongs_to_a_job(self, *, exists: bool = True) -> None:
         """Have a Job control the pod, and count its end."""
@@ -80,6 +82,17 @@ class Env:
         condition = found.get(conditions.DISRUPTION_TARGET, {})
         return condition.get("status", ""), condition.get("reason", "")
 
+    @contextlib.asynccontextmanager
+    async def term(self) -> AsyncIterator[None]:
+        """Have the pod replacer run, as in one term of leadership."""
+        task = asyncio.create_task(self.pod_replacer.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
     async def next(self) -> Outcome:
         async with asyncio.timeout(60):
             return await self.outcomes.get()
@@ -90,11 +103,8 @@ async def running(tenant: Tenant, *, stale: float = 60.0, keep: float = 60.0, pa
     async with connected(tenant) as api:
         env = Env(tenant, api, stale=stale, keep=keep, parallel=parallel)
         await env.create()
-        task = asyncio.create_task(env.pod_replacer.run())
-        yield env
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        async with env.term():
+            yield env
 
 
 async def test_stale_request_is_not_deleted_after_an_outage(tenant: Tenant) -> None:
@@ -186,6 +196,20 @@ async def test_repeated_request_is_carried_out_again_only_for_its_force(tenant: 
                 env.pod_replacer.recreate(repeated)
                 await eventually.true(lambda: not env.pod_replacer._active)
             assert env.outcomes.empty()
+
+
+async def test_request_that_a_term_leaves_does_not_keep_the_next_one_from_its_own(tenant: Tenant) -> None:
+    async with connected(tenant) as api:
+        env = Env(tenant, api, stale=60.0, keep=60.0, parallel=16)
+        await env.create()
+        env.faults.fail_next(10_000, status=500, method="DELETE")
+        async with env.term():
+            env.pod_replacer.recreate(env.wanted)
+            await eventually.true(lambda: env.faults.hits > 0)
+        env.faults.rules.clear()
+        async with env.term():
+            env.pod_replacer.recreate(env.wanted)
+            assert await env.next() is Outcome.DELETED
 
 
 async def test_refused_request_is_retried_if_repeated(tenant: Tenant) -> None:
