@@ -123,12 +123,18 @@ def _environment(process: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _mounts(shown: Iterable[api_pb2.Mount], *, spec: Mapping[str, Any]) -> list[api_pb2.Mount]:
-    """Return the mounts with their id mappings, which only the spec has. A pod can have thousands."""
+    """Return the mounts with their id mappings, which only the spec has. A pod can have thousands.
+
+    An image that is a volume is mounted only by its name in the pod, which CRI-O does not return.
+    """
     items: dict[str, list[Mapping[str, Any]]] = {}
     for item in _items(spec, "mounts", "spec"):
         items.setdefault(_text(item, "destination", "mounts"), []).append(item)
     made = []
     for each in shown:
+        if each.image.image and not each.image.user_specified_image:
+            text = f"the runtime does not return the name of the image at {each.container_path}"
+            raise CloneRefusedError(CloneRefusal.NO_CONFIG, text)
         mount = api_pb2.Mount()
         mount.CopyFrom(each)
         for item in items.get(each.container_path, ()):

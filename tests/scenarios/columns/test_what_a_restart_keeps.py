@@ -122,7 +122,7 @@ async def test_image_volume_is_mounted_after_every_restart(board: Board) -> None
     mount = {"name": "tools", "mountPath": "/tools", "readOnly": True}
     async with board.pod("image-volume", spec={"volumes": [image]}, volumeMounts=[mount]) as first:
         seen = first
-        for strategy in STRATEGIES:
+        for strategy in STRATEGIES[-1:] if dev_nodes.ON_CRIO else STRATEGIES:  # CRI-O hides the name of the image
             seen = await board.restarted("image-volume", strategy, seen)
             assert await board.run(seen.running[0], "/tools/bin/sh", "-c", "echo it runs") == "it runs\n", strategy
 

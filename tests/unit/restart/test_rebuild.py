@@ -203,6 +203,13 @@ def test_a_mount_gets_its_id_mappings_from_the_spec() -> None:
     assert list(made.uidMappings) == [api_pb2.IDMapping(host_id=65536, container_id=7, length=4096)]
 
 
+def test_an_image_that_is_a_volume_is_refused_with_its_path() -> None:
+    status = crio.status()
+    status.mounts.add(container_path="/tools", readonly=True, image=api_pb2.ImageSpec(image="sha256:abc"))
+    with pytest.raises(clone.CloneRefusedError, match="the image at /tools"):
+        rebuild.container_config(status, crio.info())
+
+
 def test_a_pods_many_mounts_are_read_once_each() -> None:
     """A pod decides how many it has."""
     reads = itertools.count()
