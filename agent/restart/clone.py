@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
-from google.protobuf import json_format
-
 from kubemend.agent.restart import host_files, intents
 from kubemend.common.pb.runtime.v1 import api_pb2
+from kubemend.common.protobuf_json import json_format
 
 POD_UID_LABEL = "io.kubernetes.pod.uid"  # staging/src/k8s.io/kubelet/pkg/types/labels.go
 RESTART_COUNT_ANNOTATION = "io.kubernetes.container.restartCount"  # pkg/kubelet/kuberuntime/labels.go

@@ -14,10 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from google.protobuf import json_format
-
 from kubemend.agent.restart.clone import CloneRefusal, CloneRefusedError
 from kubemend.common.pb.runtime.v1 import api_pb2
+from kubemend.common.protobuf_json import json_format
 
 _OWN: Final = "io.kubernetes.cri-o."  # pkg/annotations/internal.go
 _MOST_ITEMS: Final = 10_000
