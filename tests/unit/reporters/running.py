@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from kubemend.common.kube import client
+from tests import background
 from tests.control_plane import Tenant
 
 SECONDS = 120.0
@@ -24,13 +25,6 @@ async def connected(tenant: Tenant) -> AsyncIterator[client.KubeClient]:
         yield api
 
 
-@contextlib.asynccontextmanager
-async def started(reporter: Reporter) -> AsyncIterator[None]:
+def started(reporter: Reporter) -> contextlib.AbstractAsyncContextManager[None]:
     """Run the reporter for the block; raise its error."""
-    task = asyncio.create_task(reporter.run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+    return background.running(reporter.run())

@@ -17,7 +17,7 @@ from kubemend.controller.restarts import pod_replacer
 from kubemend.controller.restarts.pod_replacer import Outcome, PodReplacer
 from kubemend.controller.rounds import deadlines
 from kubemend.controller.rounds.states import Limits
-from tests import eventually
+from tests import background, eventually
 from tests.control_plane import Tenant
 from tests.unit.reporters.running import connected
 
@@ -82,16 +82,9 @@ class Env:
         condition = found.get(conditions.DISRUPTION_TARGET, {})
         return condition.get("status", ""), condition.get("reason", "")
 
-    @contextlib.asynccontextmanager
-    async def term(self) -> AsyncIterator[None]:
+    def term(self) -> contextlib.AbstractAsyncContextManager[None]:
         """Have the pod replacer run, as in one term of leadership."""
-        task = asyncio.create_task(self.pod_replacer.run())
-        try:
-            yield
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        return background.running(self.pod_replacer.run())
 
     async def next(self) -> Outcome:
         async with asyncio.timeout(60):
