@@ -53,15 +53,16 @@ class NodeEnv:
             clock=self.ledger_clock,
         )
 
-    def publisher(self) -> ConditionPublisher:
-        """Return a new publisher of this node's conditions."""
-        return ConditionPublisher(
-            verdict_store=self.verdict_store,
-            pods=self.pods,
-            devices=self.devices,
-            holders=self.holders,
-            reporter=self.said,
-        )
+    def publisher(self, **options: Any) -> ConditionPublisher:
+        """Return a new publisher of this node's conditions; ``options`` are further arguments, or others."""
+        usual: dict[str, Any] = {
+            "verdict_store": self.verdict_store,
+            "pods": self.pods,
+            "devices": self.devices,
+            "holders": self.holders,
+            "reporter": self.said,
+        }
+        return ConditionPublisher(**(usual | options))
 
     def facts(self) -> DeviceFacts:
         """Return the known devices of the node."""

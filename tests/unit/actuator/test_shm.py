@@ -260,7 +260,7 @@ def on_dead_fuse(tmp_path: Path) -> Iterator[str]:
         if failed:
             os.close(program)
             assert ctypes.get_errno() in _NO_FUSE, os.strerror(ctypes.get_errno())
-            pytest.skip(f"no right to mount a FUSE file system here: {os.strerror(ctypes.get_errno())}")
+            pytest.skip(f"no FUSE file system can be mounted here: {os.strerror(ctypes.get_errno())}")
         opened.callback(libc.umount2, os.fsencode(at), 2)  # MNT_DETACH
         file = os.open(at, os.O_PATH)
         opened.callback(os.close, file)

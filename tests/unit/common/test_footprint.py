@@ -142,7 +142,7 @@ print(before - resident())
 """
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="only glibc can do it")
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="only glibc has malloc_trim")
 def test_free_memory_is_returned_to_the_kernel() -> None:
     returned = subprocess.check_output([sys.executable, "-c", _FREES_MUCH], text=True)
     assert int(returned) > 10_000_000

@@ -11,7 +11,6 @@ import pytest
 
 from kubemend.agent.clients.podresources.client import AllocationCache
 from kubemend.agent.devices import condition_publisher, pod_conditions
-from kubemend.agent.devices.condition_publisher import ConditionPublisher
 from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import ConditionStatus
@@ -55,15 +54,7 @@ def clocks() -> Clocks:
 async def test_step_of_the_wall_clock_changes_no_patience(clocks: Clocks, tmp_path: Path, step: float) -> None:
     async with node.node_in(tmp_path) as here:
         here.pods = outside.Pods(builders.pod())
-        publisher = ConditionPublisher(
-            verdict_store=here.verdict_store,
-            pods=here.pods,
-            devices=here.devices,
-            holders=here.holders,
-            reporter=here.said,
-            now=lambda: clocks.wall,
-            clock=lambda: clocks.steady,
-        )
+        publisher = here.publisher(now=lambda: clocks.wall, clock=lambda: clocks.steady)
 
         def fails() -> ConditionStatus:
             publisher.publish(Allocations(known=True))
@@ -124,14 +115,7 @@ async def test_fault_is_published_while_kubelet_hangs(tmp_path: Path, monkeypatc
     monkeypatch.setattr(condition_publisher, "_FRESH", 0.0)
     async with node.node_in(tmp_path) as here:
         here.pods, kubelet = outside.Pods(builders.pod()), Kubelet()
-        publisher = ConditionPublisher(
-            verdict_store=here.verdict_store,
-            pods=here.pods,
-            devices=here.devices,
-            holders=AllocationCache(kubelet.fetch, floor=0.0),
-            reporter=here.said,
-            period=3600.0,
-        )
+        publisher = here.publisher(holders=AllocationCache(kubelet.fetch, floor=0.0), period=3600.0)
         running = asyncio.create_task(publisher.run())
         try:
             async with asyncio.timeout(60):
@@ -161,14 +145,7 @@ class NodeHealth:
 async def test_health_of_the_node_is_published_with_the_holders_that_kubelet_names(tmp_path: Path) -> None:
     async with node.node_in(tmp_path) as here:
         here.pods, health = outside.Pods(builders.pod()), NodeHealth()
-        publisher = ConditionPublisher(
-            verdict_store=here.verdict_store,
-            pods=here.pods,
-            devices=here.devices,
-            holders=here.holders,
-            reporter=here.said,
-            node=health,
-        )
+        publisher = here.publisher(node=health)
         publisher.publish(await Kubelet().fetch())
         assert health.holders == {outside.GPU.uuid: {builders.POD}}
         publisher.publish(Allocations(known=False))
