@@ -87,24 +87,6 @@ class KmsgWriter:
             usec=usec,
         )
 
-    def write_off_bus(self, *, pci: str, usec: int | None = None) -> int:
-        """Append the message of a lost GPU without an Xid."""
-        return self.write(f"NVRM: GPU {pci}.0: GPU has fallen off the bus.", usec=usec)
-
-    def write_sxid(
-        self,
-        code: int,
-        *,
-        pci: str,
-        word: str = "Non-fatal",
-        link: int | None = None,
-        text: str = "",
-        switch: int = 0,
-    ) -> int:
-        """Append an NVSwitch error. Without ``link`` it concerns the whole switch."""
-        where = f"Link {link:02} {text}" if link is not None else text
-        return self.write(f"nvidia-nvswitch{switch}: SXid (PCI:{pci}.0): {code}, {word}, {where}")
-
     def _next_seq(self, fd: int) -> int:
         size = os.fstat(fd).st_size
         numbers = _SEQ.findall(os.pread(fd, _TAIL, max(size - _TAIL, 0)))
