@@ -237,6 +237,12 @@ def test_jobsets_wait_while_the_leader_does_not_receive_them(tmp_path: Path) -> 
     check(tried(Trial("KubemendJobSetsWait", series, POD), quiet=("9m", "24m")), tmp_path)
 
 
+def test_controller_that_does_not_run_has_no_leader(tmp_path: Path) -> None:
+    """Its pods are gone, or were never scheduled: no series is left that could be 0."""
+    series = {'kubemend_controller_leads{pod="c-1"}': "1x10 stale", 'kubemend_hub_connected{node="n1"}': OFF}
+    check(tried(Trial("KubemendNoLeader", series)), tmp_path)
+
+
 def test_node_whose_gpus_nvml_never_showed_raises_an_alert(tmp_path: Path) -> None:
     """No GPU has a verdict there, so no alert about a device can fire."""
     series = {
