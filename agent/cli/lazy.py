@@ -4,7 +4,9 @@ Each command has its own dependencies: gRPC for the node agent, the gang rounds 
 a node in trouble must load none of them.
 """
 
+import errno
 import importlib
+import sys
 from typing import Any
 
 import click
@@ -20,6 +22,16 @@ class LazyGroup(click.Group):
     def add_modules(self, modules: dict[str, str]) -> None:
         """Add commands, each with the module that defines it."""
         self._modules.update(modules)
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a command. A full disk, which most often holds the file of the output, ends it with one line."""
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            click.echo(f"Error: cannot write {error.filename or 'the output'}: {error.strerror}", err=True)
+            sys.exit(1)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names of all commands without loading any."""

@@ -235,13 +235,14 @@ def test_only_a_missing_code_makes_explain_exit_with_1(arguments: list[str], cod
     assert len(result.stderr.splitlines()) == bool(reason)
 
 
-def test_explain_on_a_full_disk_ends_with_one_line() -> None:
+@pytest.mark.parametrize(("arguments", "code"), [(["explain", "79"], 3), (["timeline", "--help"], 1), (["--help"], 1)])
+def test_command_whose_output_goes_to_a_full_disk_ends_with_one_line(arguments: list[str], code: int) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "kubemend.cli", "explain", "79"],
+            [sys.executable, "-m", "kubemend.cli", *arguments],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
             check=False,
         )
-    assert (done.returncode, done.stderr) == (3, "Error: cannot write the output: No space left on device\n")
+    assert (done.returncode, done.stderr) == (code, "Error: cannot write the output: No space left on device\n")
