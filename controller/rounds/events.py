@@ -57,17 +57,24 @@ def _dropped(draft: RoundBuilder, event: MemberDropped) -> None:
 def _left(draft: RoundBuilder, event: MemberLeft) -> None:
     """End the round for a member that left its gang: its pod must not be deleted, and it no longer reports its stop.
 
-    One that was released has its order; the round does not wait for its report, which goes to its new gang.
-    The fault with which the round began is decided on again, for the gang as it is now, as are those that it has taken
-    since then (``coordinator.gang_worker``).
+    After the release the round no longer waits for it: its agent's report, and its next pod, go to its new gang.
     """
     one = draft.members.get(event.pod)
-    if one is not None and one.phase is MemberPhase.RELEASING:
-        draft.forget(event.pod)
-    if draft.phase is not Phase.STOPPING or one is None or one.phase not in (*BEFORE_RELEASE, MemberPhase.LEAVING):
+    if one is None:
         return
+    is_leaving = one.phase is MemberPhase.LEAVING
+    if draft.phase is Phase.STOPPING and (is_leaving or one.phase in BEFORE_RELEASE):
+        _end_without(draft, one)
+    elif is_leaving or one.phase in (MemberPhase.RELEASING, MemberPhase.JOINING):
+        draft.forget(event.pod)
+
+
+def _end_without(draft: RoundBuilder, one: MemberState) -> None:
+    """End the round. The fault with which it began is decided on again, for the gang as it is now, as are those that it
+    has taken since then (``coordinator.gang_worker``).
+    """
     cause, again = draft.state.cause, None
-    if isinstance(cause, Fault) and cause.pod.uid != event.pod:
+    if isinstance(cause, Fault) and cause.pod.uid != one.member.pod.uid:
         again = FaultReported(cause.pod.uid, cause.code, cause.message, needs_recreation(cause), at=cause.at)
     detail = f"pod {one.member.pod} left the gang: its labels were changed"
     replacement.fail(draft, reason=replacement.MEMBER_LEFT, detail=detail, again=again)

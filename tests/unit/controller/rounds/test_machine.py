@@ -1516,6 +1516,23 @@ def test_round_does_not_wait_for_a_released_member_that_has_left_its_gang() -> N
     assert (play.round.phase, outcome.failures(play.round)) == (Phase.DONE, ())
 
 
+@pytest.mark.parametrize("came", [True, False], ids=["new pod", "old pod"])
+def test_round_does_not_wait_for_a_recreated_member_that_leaves_its_gang_after_the_release(came: bool) -> None:
+    play = Play(builders.gang(2), decision=RECREATE_0)
+    if came:
+        play.tell(PodGone(uid(0)), arrived(0))
+    else:
+        play.tell(StepResult(uid(0), StepPhase.STOPPED), seen(0, deleting=True))  # its pod stays for long
+    play.reported(StepPhase.STOPPED, 1)
+    play.tell(after=LIMITS.hold_for_recreated)
+    assert play.round.phase is Phase.RELEASING
+    play.reported(StepPhase.RUNNING, 1)
+
+    play.tell(MemberLeft(uid(0, int(came))))
+
+    assert (play.round.phase, outcome.failures(play.round)) == (Phase.DONE, ())
+
+
 def test_node_that_goes_out_of_service_fails_the_members_that_are_still_in_the_round() -> None:
     play = Play(builders.gang(3))
     play.reported(StepPhase.STOPPED, 0, 1, 2)
