@@ -237,7 +237,7 @@ class RoundParticipant:
                 other.holding.transfer_to(member.holding)
                 del self._members[key]
         self._preemptive_holds.transfer_to(pod.uid, by=member.holding)
-        self._records.forget(pod.uid, but=self._members.keys())
+        self._records.forget(pod.uid, but=self._members.keys(), present=self._dependencies.pods.pods().keys())
         member.take_over(member.holding.held)
         self._members[order.round, order.pod] = member
         return member

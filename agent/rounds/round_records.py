@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 Key = tuple[str, PodUid]
 
 _REMEMBERED = 3600.0
-"""Seconds for which a member's result is kept."""
+"""Seconds for which the result of a pod that is gone is kept. Others stay: a rolling round may last a day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,15 @@ class Records:
             self._all[record.key] = self._to_note[record.key] = record
             self._wake.set()
 
-    def forget(self, uid: PodUid, *, but: Collection[Key]) -> None:
-        """Forget the pod's earlier rounds, and all old results; members in ``but`` are in progress and stay."""
+    def forget(self, uid: PodUid, *, but: Collection[Key], present: Collection[PodUid]) -> None:
+        """Forget the pod's earlier rounds, and old results of pods that are not ``present``.
+
+        Members in ``but`` are in progress and stay.
+        """
         old = self._now() - _REMEMBERED
         for key, record in list(self._all.items()):
-            if key not in but and (key[1] == uid or record.written_at < old):
+            is_old = record.written_at < old and key[1] not in present
+            if key not in but and (key[1] == uid or is_old):
                 del self._all[key]
                 self._to_note.pop(key, None)
                 self._gone.add(key)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kubemend.agent.clients.journal.store import JournalError
 from kubemend.agent.model.rounds import Order, Record, StepResult
@@ -45,8 +45,21 @@ async def test_record_forgotten_during_failed_write_stays_forgotten() -> None:
     records.note(record(1))
     async with background.running(records.write()), asyncio.timeout(60):
         await disk.writing.wait()
-        records.forget(POD.uid, but=())
+        records.forget(POD.uid, but=(), present=())
         records.note(record(2))
         disk.fail.set()
         await disk.written.wait()
     assert list(disk.rows) == [record(2).key]
+
+
+def test_results_of_present_pods_are_kept_however_long_a_rolling_round_takes() -> None:
+    """A new leader that does not get them restarts their members once more."""
+    records = Records(Disk(), now=lambda: 86400.0)  # type: ignore[arg-type]
+    here, gone = record(1), replace(record(1), pod=replace(POD, uid=PodUid("uid-1")))
+    gone = replace(gone, order=replace(gone.order, pod=gone.pod.uid))
+    for each in (here, gone):
+        records.note(each)
+
+    records.forget(PodUid("another"), but=(), present={POD.uid})
+
+    assert list(records.all) == [here.key]
