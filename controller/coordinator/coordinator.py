@@ -47,6 +47,7 @@ class GangCoordinator:
         self._term = term
         self._workers: dict[GangKey, GangWorker] = {}
         self._faults = FaultBook()
+        self._deleted: set[str] = set()  # the objects of rounds under way
         self._stragglers = Stragglers(dependencies=dependencies)
         self._single_pods = SinglePods(dependencies=dependencies, worker=self._worker, resume=self._resume_single)
         self._spawned: asyncio.Queue[tuple[Coroutine[Any, Any, None], str]] = asyncio.Queue()
@@ -291,17 +292,21 @@ class GangCoordinator:
         )
 
     def _handle_result(self, session: Session, result: pb.StepResult) -> None:
-        """Forward a member's result to its round. A member that is held for no current round is released."""
+        """Forward a member's result to its round. A member that is held for another round is released or taken over."""
         step = wire.step_result(result)
         if step is None:
             return
-        if result.attempt and (member := self._dependencies.members.by_uid(step.pod)) is not None:
+        member = self._dependencies.members.by_uid(step.pod)
+        if result.attempt and member is not None:
             self._dependencies.restarts.note_attempt(member.gang, result.attempt)
         round_ = self._round_of(step)
         if round_ is not None and round_.id_for_agents == result.round:
             round_.submit(step)
         elif step.phase.is_before_release:
             log.warning("round.unknown", round=result.round, node=session.node, pod=result.pod.name)
+            is_deleted = result.round in self._deleted
+            if member and not is_deleted and self._worker(member.gang).takes_over(member, round_id=result.round):
+                return
             session.send(wire.abort(result.round, pods=frozenset({step.pod}), reason="the round is over"))
 
     def _round_of(self, step: StepResult) -> "round_runner.RoundRunner | None":
@@ -342,6 +347,8 @@ class GangCoordinator:
     def _restart_changed(self, change: RestartChange) -> None:
         restart = change.restart
         if change.kind is RestartChangeKind.GONE or restart.deleting:
+            if restart.is_round and not restart.is_finished:
+                self._deleted.add(restart.id)
             self._single_pods.withdraw(restart)
             if restart.gang is not None and restart.gang in self._workers:
                 with contained.within(Part.GANG, restart.id):

@@ -7,7 +7,7 @@ from typing import Any, Final
 import structlog
 
 from kubemend.common.gangs import GangKey
-from kubemend.controller.coordinator import round_report
+from kubemend.controller.coordinator import round_report, wire
 from kubemend.controller.coordinator.dependencies import Dependencies
 from kubemend.controller.decisions import cases, table
 from kubemend.controller.decisions.facts import Decision, Facts, Reason
@@ -164,6 +164,14 @@ class Gang:
         while len(self._begun) >= _BEGUN_KEPT:
             del self._begun[next(iter(self._begun))]
         self._begun[ref.id] = uid, past
+
+    def is_lost(self, round_id: str) -> bool:
+        """Return whether a previous leader has begun a round of which there is no object.
+
+        If it was requested, its object was deleted, which takes it back, or is a request that waits.
+        """
+        is_known = round_id in self._begun or round_id in self._dependencies.restarts.restarts()
+        return not is_known and not wire.is_requested(round_id)
 
     def ended(self, ref: RoundRef, *, now: float) -> None:
         """Record that a round ends now: the lifetime of its members counts from here, as by its object."""

@@ -41,6 +41,7 @@ from kubemend.controller.model.rounds import (
 from kubemend.controller.restarts.objects import Restart
 from kubemend.controller.rounds import replacement
 from kubemend.controller.rounds.outcome import EndedRound
+from kubemend.controller.rounds.states import MemberPhase
 
 log = structlog.get_logger(__name__)
 
@@ -147,6 +148,21 @@ class GangWorker:
     def resume(self, restart: Restart) -> None:
         """Resume a round that a previous leader has begun."""
         self._run_round(self._beginning.resume(restart))
+
+    def takes_over(self, member: Member, *, round_id: str) -> bool:
+        """Return whether a round takes over a member that its agent holds for another one.
+
+        If that other one's object was never written, a round begins: members must not be released one by one.
+        """
+        if self._runner is not None:
+            one = self._runner.round.members.get(member.pod.uid)
+            return one is not None and one.phase is MemberPhase.STOPPING
+        now = self._dependencies.now()
+        if not self._queue.due(now=now, most=1) and self._gang.is_lost(round_id):
+            message = f"round {round_id} was never written, and its leader is gone"
+            event = FaultReported(member.pod.uid, round_report.LOST, message)
+            self._open(PendingCause(pending.synthesize_fault(event, member=member, round_id=round_id, now=now)))
+        return bool(self._queue.due(now=now, most=1))
 
     def forward(self, *events: RoundEvent) -> None:
         """Forward events to the round under way."""

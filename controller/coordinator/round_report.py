@@ -29,6 +29,9 @@ REQUESTED = "Requested"
 NOT_RESUMED = "NotResumed"
 """The reason of a round that a new leader cannot resume."""
 
+LOST = "RoundLost"
+"""The code of a round that takes over the members of one whose object was never written."""
+
 INTERNAL = "Internal"
 """The reason of a round or request that ends with an internal error."""
 

@@ -80,6 +80,11 @@ def round_id(ref: RoundRef, *, request_uid: str = "") -> str:
     return f"{ref.namespace}/{name}"
 
 
+def is_requested(round_id: str) -> bool:
+    """Return whether a ``round_id`` is of a round that was requested: names of others have no dots."""
+    return "." in round_id
+
+
 class Orders:
     """The orders of one round. What all its Stops have in common is serialized once, because rounds can be large."""
 

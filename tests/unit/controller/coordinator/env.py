@@ -169,6 +169,7 @@ class RestartsHere(Synced):
         return Begun(RoundRef(new.gang.namespace, name, new.gang, new.attempt), durable=True)
 
     async def adopt(self, request: Restart, new: NewRound, *, timeout: float = 2.0) -> Begun:
+        await self.may_create.wait()
         self.all[request.id] = replace(request, gang=new.gang, attempt=new.attempt, epoch=new.epoch, status=new.status)
         return Begun(RoundRef(request.namespace, request.name, new.gang, new.attempt), durable=True)
 

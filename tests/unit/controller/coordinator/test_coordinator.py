@@ -248,12 +248,17 @@ async def test_faults_of_a_pod_beyond_the_bound_wait_for_no_decision(monkeypatch
         assert not coordinator._faults._open_of
 
 
-async def test_member_held_for_unknown_round_is_released() -> None:
+async def test_member_held_for_round_that_is_over_is_released() -> None:
     env = CoordinatorEnv(builders.gang(SIZE))
     async with env.leading() as coordinator:
-        env.stands(coordinator, 0, "team/train-7", Result.STOPPED)
+        env.fails(coordinator, 1)
+        round_id = await round_of(env, coordinator)
+        env.stands(coordinator, 0, round_id, Result.STOPPED)
         abort = (await env.agent(0).received("abort")).abort
-        assert (abort.round, list(abort.pod_uids)) == ("team/train-7", [builders.member(0).pod.uid])
+        assert (abort.round, list(abort.pod_uids)) == (round_id, [builders.member(0).pod.uid])
+    async with env.leading(epoch=2) as coordinator:
+        env.stands(coordinator, 0, round_id, Result.STOPPED)
+        assert (await env.agent(0).received("abort")).abort.round == round_id
 
 
 async def test_round_number_known_only_to_agents_is_not_reused() -> None:
@@ -287,6 +292,47 @@ async def test_new_leader_resumes_round_from_object_and_hellos() -> None:
             env.stands(coordinator, index, round_id, Result.RUNNING)
         await until(lambda: round_id in env.restarts.statuses)
         assert env.restarts.statuses[round_id]["phase"] == "Done"
+
+
+def held(index: int, round_id: str) -> pb.Hello:
+    """Return the Hello of an agent that holds its member for a round."""
+    return pb.Hello(results=[Result(round=round_id, phase=Result.STOPPED, attempt=1, pod=pod(builders.member(index)))])
+
+
+async def test_members_held_for_a_round_whose_object_was_never_written_are_restarted_as_one() -> None:
+    """The API server was away when it began, until its leader's term ended."""
+    env = CoordinatorEnv(builders.gang(SIZE))
+    async with env.leading(epoch=2) as coordinator:
+        for index in range(2):
+            coordinator.hello(env.agent(index), held(index, "team/train-1-8f2e"))
+        assert all("abort" not in env.agent(index).waiting() for index in range(SIZE))
+        round_id = await stopped(env)
+        coordinator.hello(env.agent(2), held(2, "team/train-1-8f2e"))
+        assert "abort" not in env.agent(2).waiting()
+        for index in range(SIZE):
+            env.stands(coordinator, index, round_id, Result.STOPPED)
+        for index in range(SIZE):
+            assert (await env.agent(index).received("release")).release.round == round_id
+
+
+async def test_members_held_for_a_request_that_was_never_taken_over_are_restarted_as_one() -> None:
+    """The API server was away when its round began. The request still waits, and its round has the same id."""
+    env = CoordinatorEnv(builders.gang(SIZE))
+    env.restarts.may_create.clear()
+    env.restarts.all["team/please"] = request(RestartSpec(gang=builders.GANG))
+    async with env.leading(epoch=2) as coordinator:
+        for index in range(SIZE):
+            coordinator.hello(env.agent(index), held(index, "team/please.uid-plea"))
+        assert all("abort" not in env.agent(index).waiting() for index in range(SIZE))
+        env.restarts.may_create.set()
+        assert await stopped(env) == "team/please.uid-plea"
+
+
+async def test_members_held_for_a_request_that_is_deleted_by_now_are_released() -> None:
+    env = CoordinatorEnv(builders.gang(SIZE))
+    async with env.leading(epoch=2) as coordinator:
+        coordinator.hello(env.agent(0), held(0, "team/please.uid-plea"))
+        assert (await env.agent(0).received("abort")).abort.round == "team/please.uid-plea"
 
 
 async def test_round_of_a_leader_whose_term_ends_is_no_longer_under_way_there() -> None:
