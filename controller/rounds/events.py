@@ -198,8 +198,14 @@ def _fault_reported(draft: RoundBuilder, event: FaultReported) -> None:
 
 
 def _cancelled(draft: RoundBuilder, event: Cancelled) -> None:
+    """Fail the round; after the release only wait for no recreated member: a JobSet that is suspended creates none."""
     if draft.phase is Phase.STOPPING:
         replacement.fail(draft, reason=coordination.CANCELLED, detail=event.reason)
+        return
+    draft.awaited.clear()
+    for uid, one in list(draft.members.items()):
+        if one.phase in (MemberPhase.LEAVING, MemberPhase.JOINING):
+            draft.forget(uid)
 
 
 def _time_passed(draft: RoundBuilder, event: TimePassed) -> None:

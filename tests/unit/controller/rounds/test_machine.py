@@ -1581,6 +1581,23 @@ def test_releasing_round_is_not_cancelled() -> None:
     assert play.round.phase is Phase.RELEASING
 
 
+@pytest.mark.parametrize(
+    "before", [[], [PodGone(uid(0))], [PodGone(uid(0)), arrived(0)]], ids=["leaving", "gone", "joining"]
+)
+def test_round_that_is_cancelled_after_its_release_waits_for_no_recreated_member(before: list[RoundEvent]) -> None:
+    """Its JobSet is suspended: no pod comes."""
+    play = Play(builders.gang(2), decision=RECREATE_0)
+    play.tell(StepResult(uid(0), StepPhase.STOPPED), seen(0, deleting=True), *before)
+    play.reported(StepPhase.STOPPED, 1)
+    play.tell(after=LIMITS.hold_for_recreated)
+    play.tell(Cancelled("its JobSet is suspended"))
+    assert play.round.phase is Phase.RELEASING, "the agent of the other one has not answered"
+
+    play.tell(StepResult(uid(1), StepPhase.RUNNING))
+
+    assert (play.round.phase, outcome.failures(play.round)) == (Phase.DONE, ())
+
+
 def test_abandoned_round_is_dropped_by_the_agents_of_members_with_orders() -> None:
     play = Play([*builders.gang(3), builders.member(3, phase=PodPhase.SUCCEEDED)])
     play.reported(StepPhase.STOPPED, 0)
