@@ -139,11 +139,12 @@ class Budgets:
     def of_previous(self, restart: Sequence[intents.AnyIntent]) -> "Counted | None":
         """Return the count of a restart that a previous agent has begun; None if it no longer counts. Load them first.
 
-        It counts from its decision, a moment before its intents.
+        It counts from its decision, a moment before its intents, and for the whole group, of which containers that did
+        not run have none.
         """
         pod, at = restart[0].target.pod.uid, restart[0].created_at
         names = frozenset[str]().union(*(intent.names for intent in restart))
-        mine = (each for each in self._begun if (each.pod, each.containers) == (pod, names) and each.at <= at)
+        mine = (each for each in self._begun if each.pod == pod and names <= each.containers and each.at <= at)
         latest = max(mine, key=lambda each: each.at, default=None)
         return Counted(latest, self) if latest is not None else None
 

@@ -269,6 +269,26 @@ async def test_replayed_request_whose_trigger_had_ended_by_itself_is_reported(en
     assert await env.store.unfinished() == ()
 
 
+async def test_replayed_swap_that_steps_down_is_taken_over_although_another_container_of_its_group_had_ended(
+    env: RestartEnv,
+) -> None:
+    """It counts for the group, and has no intent for the container that had ended."""
+    behaviour = env.pod.cri_env.server.runtime.behaviour
+    behaviour.is_crio, behaviour.spec_of_new = True, {"cwd": "/elsewhere"}
+    view = env.pod.pods.pods()[POD.uid]
+    await env.pod.pods.put(replace(view, annotations={"kubemend.io/restart": "InPlace"}))
+    intent = env.pod.cri_env.intent(created_at=NOW - 30, order=intents.SwapOrder.CREATE_FIRST)
+    counted = Begun(POD.uid, frozenset({"trainer", "shipper"}), at=NOW - 31, fault_at=NOW - 32)
+    await env.store.begin(intent, counted=counted)
+    async with env.kubelet(), recovery(env, patience=60.0) as replay:
+        await replay.run()
+    condition = env.said.said[POD, conditions.IN_PLACE_RESTART]
+    assert condition.reason == "Reset"
+    assert "not swap: the successor would differ" in condition.message
+    (begun,) = await env.store.begun_since(0.0)
+    assert (begun.containers, begun.fault_at) == (frozenset(ROLES), NOW - 32), "it counts once, for its own fault"
+
+
 async def test_recovery_waits_for_a_replay_that_ends_soon(env: RestartEnv) -> None:
     """Else the exit of the old container could be taken for a new fault."""
     await env.store.begin(env.pod.cri_env.intent(created_at=NOW - 30))
