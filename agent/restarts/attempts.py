@@ -132,7 +132,7 @@ class Attempts:
             async with turns.waiting(after=turns.SLOW):  # the API server may be away
                 owner = await self._dependencies.owners.facts(pod, at_once=by_round) if pod is not None else None
             await self._budgets.load()
-            if stepped_down is not None and target is not None:
+            if stepped_down is not None and not stepped_down.not_alike and target is not None:
                 target = replace(target, launcher=process.LauncherUnavailable(stepped_down.reason))
             elif target is not None:
                 launcher = await runtime_state.launcher(self._dependencies.launchers, target.info)

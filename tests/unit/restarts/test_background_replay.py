@@ -285,6 +285,7 @@ async def test_replayed_swap_that_steps_down_is_taken_over_although_another_cont
     condition = env.said.said[POD, conditions.IN_PLACE_RESTART]
     assert condition.reason == "Reset"
     assert "not swap: the successor would differ" in condition.message
+    assert "not process" not in condition.message, "it runs no launcher"
     (begun,) = await env.store.begun_since(0.0)
     assert (begun.containers, begun.fault_at) == (frozenset(ROLES), NOW - 32), "it counts once, for its own fault"
 
