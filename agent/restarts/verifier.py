@@ -6,7 +6,7 @@ verifier resolves that before the restart counts as verified.
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from kubemend.agent.actuator.device_release import GateSession
@@ -20,6 +20,7 @@ from kubemend.agent.restart.verification import Check, CheckState
 from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.plan_execution import AnyExecution, execution_of
 from kubemend.agent.restarts.restart_plan import RestartPlan
+from kubemend.common import aio
 
 OLD_RUNS_ON = (Result.UNDONE, Result.NOT_ALIKE, Result.FAILED)
 """Results after which the old container of a swap runs on, if it had not ended by itself."""
@@ -61,7 +62,8 @@ class RestartVerifier:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(_KUBELET_ACTS, self._timeouts.kubelet)):
                     await _another(plan, Outcome(Result.UNDONE), changes=changes)
-        outcome = await execution_of(self._dependencies, plan.bare()).carry_out(resolution=steps.Resolution.UNDO)
+        undoing = execution_of(self._dependencies, plan.bare())
+        outcome = await _once_answered(lambda: undoing.carry_out(resolution=steps.Resolution.UNDO))
         return None if outcome.result in OLD_RUNS_ON else outcome
 
     async def devices_answer(self, devices: frozenset[DeviceId] | None) -> Check:
@@ -94,7 +96,8 @@ class RestartVerifier:
                 if await self._kubelet_agrees_first(plan, outcome, changes=changes, timeout=left):
                     break
                 outcome = await execution.resolve(outcome)
-        outcome = await execution.resolve(outcome)
+        resolved = outcome
+        outcome = await _once_answered(lambda: execution.resolve(resolved))
         pending = plan.pending_on_kubelet(outcome)
         agrees = await self._kubelet_agrees(plan, outcome, pending=pending)
         return outcome, (agrees, await self._one_running(plan, outcome, pending=pending))
@@ -142,6 +145,17 @@ class RestartVerifier:
                 task.cancel()
             await asyncio.gather(agreed, another, return_exceptions=True)
         return agreed in done
+
+
+async def _once_answered(look: Callable[[], Awaitable[Outcome]]) -> Outcome:
+    """Look again while the runtime is away: the next agent would resume what stays unfinished, next to later restarts.
+
+    ``look`` itself takes until its time limit if the runtime does not answer.
+    """
+    backoff = aio.Backoff()
+    while (outcome := await look()).result is Result.UNFINISHED:
+        await backoff.wait()
+    return outcome
 
 
 async def _another(plan: RestartPlan, outcome: Outcome, *, changes: "asyncio.Queue[ContainerEvent]") -> None:

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+import grpc
 import pytest
 
 from kubemend.agent.actuator.swap_calls import SwapCalls
@@ -245,6 +246,32 @@ async def test_undo_waits_for_a_runtime_that_is_away(env: RestartEnv, monkeypatc
     condition = await env.ask(containers="trainer")
     assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "Failed")
     assert not standbys.frozen
+    assert await env.store.unfinished() == ()
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["swapped", "undone"])
+async def test_verification_waits_for_a_runtime_that_is_away(
+    env: RestartEnv, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    """Else the intent stays open, and the next agent resumes it next to a later restart of the pod."""
+    monkeypatch.setattr(aio.Backoff, "next_wait", lambda _: 0.0)
+    swapper, answers = env.dependencies.actuators.swap, [away] * 5
+    carry_out, done = swapper.carry_out, list[Any]()
+
+    async def carried_out(intent: Any, **more: Any) -> Any:
+        if done and answers:
+            return answers.pop()()
+        done.append(intent)
+        return await carry_out(intent, **more)
+
+    if fails:
+        env.pod.cri_env.server.fail("CreateContainer", grpc.StatusCode.UNKNOWN, times=99)
+    pod = env.pod.pods.pods()[POD.uid]
+    await env.pod.pods.put(replace(pod, restart_policy=RestartPolicy.NEVER))
+    monkeypatch.setattr(swapper, "carry_out", carried_out)
+    condition = await env.ask(containers="trainer")
+    assert (condition.status is ConditionStatus.FALSE, condition.reason) == (fails, "Failed" if fails else "Swapped")
+    assert not answers
     assert await env.store.unfinished() == ()
 
 
