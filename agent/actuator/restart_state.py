@@ -1,7 +1,9 @@
 """Keep the state of a restart in progress: its last listing of containers, its time limit, and its errors."""
 
 import asyncio
+import contextlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
@@ -16,6 +18,8 @@ class TimeLimit:
         self._timeout: asyncio.Timeout | None = None
         self._each = 0.0
         self._latest = math.inf
+        self._pauses = 0
+        self._paused_at = 0.0
 
     def start(self, *, first: float, each: float, longest: float) -> asyncio.Timeout:
         """Return the context that ends after ``first``.
@@ -32,6 +36,25 @@ class TimeLimit:
         timeout, due = self._timeout, asyncio.get_running_loop().time() + self._each
         if timeout is not None and not timeout.expired() and (before := timeout.when()) is not None:
             timeout.reschedule(max(before, min(due, self._latest)))
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do not count the time of the block, which has a limit of its own; its end is progress. Blocks may overlap."""
+        timeout, clock = self._timeout, asyncio.get_running_loop().time
+        if timeout is None or timeout.expired():
+            yield
+            return
+        if not self._pauses:
+            self._paused_at = clock()
+            timeout.reschedule(None)
+        self._pauses += 1
+        try:
+            yield
+        finally:
+            self._pauses -= 1
+            if not self._pauses:
+                self._latest += clock() - self._paused_at
+                timeout.reschedule(min(clock() + self._each, self._latest))
 
 
 @dataclass(slots=True, kw_only=True)

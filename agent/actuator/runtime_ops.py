@@ -210,12 +210,13 @@ class RuntimeOps:
         if self.holding is not None and not self.holding.runs_hook(container_id):
             return
         try:
-            async with turns.waiting():
-                await turns.unless_hurried(
-                    hooks.run_post_start(
-                        spec.post_start, runtime=self.tools.runtime, container_id=container_id, pod_ip=spec.pod_ip
+            with self.state.limit.paused():
+                async with turns.waiting():
+                    await turns.unless_hurried(
+                        hooks.run_post_start(
+                            spec.post_start, runtime=self.tools.runtime, container_id=container_id, pod_ip=spec.pod_ip
+                        )
                     )
-                )
         except hooks.HookFailedError as error:
             log.warning("restart.post_start_failed", restart=self.intent.id, container=container_id, error=str(error))
             self.state.last_error = str(error)

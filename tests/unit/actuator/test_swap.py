@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from kubemend.agent.actuator import device_waits
+from kubemend.agent.actuator import device_waits, hooks
 from kubemend.agent.actuator.context import StartPreparation
 from kubemend.agent.actuator.device_processes import NoDriver, NoProcesses
 from kubemend.agent.actuator.device_release import ReleaseGates
@@ -341,6 +341,23 @@ async def test_post_start_hook_runs_in_the_successor(cri_env: CriEnv) -> None:
     assert outcome.result is Result.SWAPPED
     (call,) = [call for call in cri_env.server.calls if call.method == "ExecSync"]
     assert list(call.request.cmd) == ["touch", "/ready"]  # type: ignore[attr-defined]
+
+
+async def test_post_start_hook_is_not_cut_short_by_the_time_limit_of_the_swap(
+    cri_env: CriEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, ended = hooks.run_post_start, []
+
+    async def recorded(*arguments: Any, **more: Any) -> None:
+        await run(*arguments, **more)
+        ended.append(more["container_id"])
+
+    monkeypatch.setattr(hooks, "run_post_start", recorded)
+    intent = cri_env.intent()
+    successor_spec = await cri_env.successor_spec(intent, post_start=SleepHook(2))
+    outcome = await cri_env.actuator(time_limit=1.5).carry_out(intent, successor_spec=successor_spec)
+    assert outcome.result is Result.SWAPPED
+    assert ended == [outcome.current[TARGET.name]]
 
 
 async def test_failed_post_start_hook_stops_the_successor(cri_env: CriEnv) -> None:
