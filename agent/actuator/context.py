@@ -10,6 +10,7 @@ from kubemend.agent.actuator import dying
 from kubemend.agent.actuator.cache_cleanup import CacheCleaner, CacheCleanup
 from kubemend.agent.actuator.device_release import ReleaseGates, open_gates
 from kubemend.agent.actuator.hold.standby import Standby
+from kubemend.agent.actuator.hooks import RunningHooks
 from kubemend.agent.actuator.host_files import HostFiles
 from kubemend.agent.actuator.layer_keeping import LayerKeeper, LayerKeeping
 from kubemend.agent.actuator.shm_cleanup import ShmCleaner, ShmCleanup
@@ -71,7 +72,8 @@ class ActuatorContext:
     sandbox is an argument, too) is terminating; empty if there is no sign of that. ``stopping`` returns the same of a
     container that has been asked to stop, after querying the API server: empty only if another process than the
     runtime's has asked, and the pod lives on. ``kubelet_creates`` returns whether
-    kubelet creates another container at once in place of one that has ended, by the pod's policy.
+    kubelet creates another container at once in place of one that has ended, by the pod's policy. ``running_hooks`` are
+    the postStart hooks of all restarts.
     """
 
     runtime: ports.RestartCalls
@@ -90,6 +92,7 @@ class ActuatorContext:
     ending: Callable[[PodUid, SandboxId], str] = lambda *_: ""
     stopping: Callable[[ContainerId, PodRef, SandboxId], Awaitable[str]] = _not_stopping
     kubelet_creates: Callable[[ContainerRef], bool] = lambda _: False
+    running_hooks: RunningHooks = field(default_factory=RunningHooks)
 
 
 @dataclass(frozen=True, slots=True)

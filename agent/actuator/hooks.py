@@ -4,17 +4,28 @@ Hooks are written by the pod's author: a hook that cannot be run, for any reason
 """
 
 import asyncio
+from collections.abc import Collection, Coroutine
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 import structlog
 import yarl
 
 from kubemend.agent import ports
+from kubemend.agent.actuator import turns
 from kubemend.agent.clients.cri.errors import AnswerTooLong, CriError
-from kubemend.agent.model.workloads import ContainerId, ExecHook, Hook, HttpHook, SleepHook, UnsupportedHook
+from kubemend.agent.model.workloads import (
+    ContainerId,
+    ContainerRef,
+    ExecHook,
+    Hook,
+    HttpHook,
+    PodRef,
+    SleepHook,
+    UnsupportedHook,
+)
 from kubemend.agent.restart import options
 
 log = structlog.get_logger(__name__)
@@ -48,6 +59,46 @@ class PreStop:
 
     grace: float
     failure: str | None
+
+
+class RunningHooks:
+    """The postStart hooks that run.
+
+    A restart does not wait for its hooks while a round needs the pod. They go on then: the round may be refused. If it
+    is not, it ends them with their containers.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: dict[ContainerRef, asyncio.Task[None]] = {}
+
+    async def run(self, container: ContainerRef, hook: Coroutine[Any, Any, None]) -> None:
+        """Run a hook, and wait for its end unless a round needs the pod. Raises the hook's errors during the wait."""
+        task = asyncio.create_task(hook, name=f"postStart of {container}")
+        self._tasks[container] = task
+        task.add_done_callback(lambda _: self._ended(container, task))
+        try:
+            await turns.unless_hurried(_until_done(task))
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if task.done():
+            task.result()
+
+    def _ended(self, container: ContainerRef, task: "asyncio.Task[None]") -> None:
+        if self._tasks.get(container) is task:
+            del self._tasks[container]
+        if not task.cancelled():
+            task.exception()  # it has been logged; nothing may wait for it any more
+
+    def end(self, pod: PodRef, names: Collection[str]) -> None:
+        """End the hooks of a pod's containers, which a restart is about to end."""
+        for name in names:
+            if (task := self._tasks.get(ContainerRef(pod, name))) is not None:
+                task.cancel()
+
+
+async def _until_done(task: "asyncio.Task[None]") -> None:
+    await asyncio.wait({task})
 
 
 async def run_post_start(hook: Hook, *, runtime: ports.Execs, container_id: ContainerId, pod_ip: str | None) -> None:

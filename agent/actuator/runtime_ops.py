@@ -19,7 +19,7 @@ from kubemend.agent.actuator.restart_state import RestartState
 from kubemend.agent.actuator.strategy import Listing
 from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.clients.cri.convert import ContainerStatus
-from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary, Hook
 from kubemend.agent.restart import clone, intents, reservations
 from kubemend.agent.restart.successor_spec import PreStopHook, SuccessorSpec
 from kubemend.common import aio
@@ -209,20 +209,20 @@ class RuntimeOps:
             return
         if self.holding is not None and not self.holding.runs_hook(container_id):
             return
+        hook = self._run_hook(spec.post_start, container_id, pod_ip=spec.pod_ip, stops_failed=stops_failed)
+        container = ContainerRef(self.intent.target.pod, self.name_of(container_id))
+        with self.state.limit.paused():
+            async with turns.waiting():
+                await self.tools.running_hooks.run(container, hook)
+
+    async def _run_hook(self, hook: Hook, container_id: ContainerId, *, pod_ip: str | None, stops_failed: bool) -> None:
         try:
-            with self.state.limit.paused():
-                async with turns.waiting():
-                    await turns.unless_hurried(
-                        hooks.run_post_start(
-                            spec.post_start, runtime=self.tools.runtime, container_id=container_id, pod_ip=spec.pod_ip
-                        )
-                    )
+            await hooks.run_post_start(hook, runtime=self.tools.runtime, container_id=container_id, pod_ip=pod_ip)
         except hooks.HookFailedError as error:
             log.warning("restart.post_start_failed", restart=self.intent.id, container=container_id, error=str(error))
             self.state.last_error = str(error)
             if stops_failed:
-                async with turns.waiting(after=0.0 if self.intent.grace_seconds > 0 else turns.SLOW):
-                    await self.tools.runtime.stop_container(container_id, grace=self.intent.grace_seconds)
+                await self.tools.runtime.stop_container(container_id, grace=self.intent.grace_seconds)
                 await self.refresh()
 
     async def released(self, *, stops_failed: bool = True) -> None:

@@ -248,6 +248,7 @@ class RestartExecutor:
             await visit.remembered()
             if reason := await withdrawal():
                 return Outcome(Result.WITHDRAWN, detail=reason)
+            self._dependencies.actuators.tools.running_hooks.end(execution.plan.target.pod, execution.plan.names)
             return await self._carried_out(execution)
         assert work.error is not None
         return await execution.undo(reason=contained.describe(work.error), waits=True)

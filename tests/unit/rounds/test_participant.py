@@ -9,6 +9,7 @@ import grpc
 import pytest
 import structlog.testing
 
+from kubemend.agent.actuator import hooks
 from kubemend.agent.actuator.device_release import ReleaseGates
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model.actions import ActionClass
@@ -350,6 +351,33 @@ async def test_round_does_not_wait_for_post_start_hooks_of_earlier_restarts(env:
         env.rounds.release(f"default/gang-{number}", [])
         assert (await reported.next()).phase is StepPhase.RUNNING
     await alone
+
+
+async def test_post_start_hook_of_an_earlier_restart_goes_on_if_the_round_is_refused(
+    env: RoundEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The container runs on, whose hook would be cut short."""
+    begun, may_end, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def run_post_start(*_: Any, **__: Any) -> None:
+        begun.set()
+        await may_end.wait()
+        ended.set()
+
+    monkeypatch.setattr(hooks, "run_post_start", run_post_start)
+    view = env.pod.pods.pods()[POD.uid]
+    specs = tuple(replace(spec, post_start=SleepHook(3600)) for spec in view.containers)
+    job = OwnerRef(kind="Job", name="j", api_group="batch")
+    await env.pod.pods.put(replace(view, containers=specs, owner=job, restart_policy=RestartPolicy.ON_FAILURE))
+    env.owners.answer = admission.OwnerFacts(job_restarts_left=admission.UNLIMITED_BACKOFF)
+    alone = asyncio.create_task(env.restarts.submit(fault(FaultKind.DEVICE)))
+    async with asyncio.timeout(DEADLINE):
+        await begun.wait()
+        env.owners.answer = None
+        assert (await env.order().next()).reason == "OwnerUnknown"
+        await alone
+        may_end.set()
+        await ended.wait()
 
 
 async def test_hold_expires_without_renewal(env: RoundEnv) -> None:
