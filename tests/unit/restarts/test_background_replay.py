@@ -20,6 +20,7 @@ from kubemend.agent.restart import admission, intents
 from kubemend.agent.restart.counts import Begun
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restart.reasons import Reason
+from kubemend.agent.restarts import planning
 from kubemend.agent.restarts import replay as replay_module
 from kubemend.agent.restarts.manual_requests import CODE as REQUESTED
 from kubemend.agent.restarts.plan_execution import PlanExecution
@@ -189,6 +190,28 @@ async def test_replay_whose_container_the_runtime_does_not_report_for_long_is_fi
         assert await replay.run() == 1
     assert undone.is_set()
     assert await is_restarted(env)
+
+
+async def test_replay_that_fails_by_a_bug_does_not_lock_its_pod_for_good(
+    env: RestartEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next agent tries once more."""
+
+    async def broken(*_: object, **__: object) -> RestartPlan:
+        raise IndexError("a bug")
+
+    async def not_undone(*_: object, reason: str) -> Outcome:
+        return Outcome(Result.UNFINISHED, detail=reason)
+
+    await env.store.begin(env.pod.cri_env.intent(created_at=NOW - 30))
+    with monkeypatch.context() as patched:
+        patched.setattr(planning, "resume", broken)
+        patched.setattr(PlanExecution, "undo", not_undone)
+        async with recovery(env) as replay:
+            assert await replay.run() == 1
+    assert len(await env.store.unfinished()) == 1
+    async with env.restarts.turn(POD.uid):
+        pass
 
 
 async def test_replay_of_which_the_runtime_is_away_for_long_is_finished_once_it_is_back(

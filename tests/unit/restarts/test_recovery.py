@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from kubemend.agent.clients.cri.events import EventKind
 from kubemend.agent.model import conditions
 from kubemend.agent.model.conditions import ConditionStatus
+from kubemend.agent.model.event_messages import EventMessage
 from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
 from kubemend.agent.restart import intents, reservations
@@ -77,11 +79,14 @@ async def test_recovery_of_a_restart_that_the_launcher_cannot_finish_is_reported
 
 
 async def test_recovery_of_a_kill_without_effect_is_reported(env: RestartEnv) -> None:
+    events: list[EventMessage] = []
+    env.dependencies = replace(env.dependencies, event_recorder=SimpleNamespace(record=events.append))
     env.pod.cri_env.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=99)
     await env.store.begin(env.pod.cri_env.intent(created_at=NOW, order=intents.SwapOrder.STOP_FIRST))
     await recovery(env).run()
     condition = env.said.said[POD, conditions.IN_PLACE_RESTART]
     assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "Stuck")
+    assert [(event.reason, event.message) for event in events] == [("InPlaceRestartFailed", condition.message)]
 
 
 @pytest.mark.parametrize("shown", [True, False])
