@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from kubemend.agent.actuator import device_waits, hooks
+from kubemend.agent.actuator import device_waits, hooks, turns
 from kubemend.agent.actuator.context import StartPreparation
 from kubemend.agent.actuator.device_processes import NoDriver, NoProcesses
 from kubemend.agent.actuator.device_release import ReleaseGates
@@ -522,8 +522,12 @@ async def test_a_successor_that_differs_never_runs_and_is_removed(
     assert (left.id, left.state) == (cri_env.old, ContainerState.EXITED if is_stopped else ContainerState.RUNNING)
 
 
-async def test_successor_gets_the_resources_of_a_resize_during_the_grace_period(cri_env: CriEnv) -> None:
-    intent = cri_env.intent(grace_seconds=30.0)
+@pytest.mark.parametrize("grace", [30.0, 0.0], ids=["in its grace period", "killed"])
+async def test_successor_gets_the_resources_of_a_resize_while_the_old_container_takes_long_to_end(
+    cri_env: CriEnv, monkeypatch: pytest.MonkeyPatch, grace: float
+) -> None:
+    monkeypatch.setattr(turns, "SLOW", 0.0)
+    intent = cri_env.intent(grace_seconds=grace)
     successor_spec = await cri_env.successor_spec(intent)
     cri_env.server.delay("StopContainer", 60.0)
     work = asyncio.create_task(cri_env.actuator().carry_out(intent, successor_spec=successor_spec))
