@@ -51,7 +51,7 @@ class Budgets:
         since = self._now() - COUNT_SECONDS
         earlier, unreadable = await self._store.begun_since(since), await self._store.unreadable_counts(since)
         if not self._loaded:  # another request may have been faster
-            self._begun[:0] = earlier
+            self._begun += earlier
             self._loaded = True
             for reason in unreadable[:_MOST_LOGGED]:
                 log.warning("budget.unreadable", unreadable=len(unreadable), reason=reason)

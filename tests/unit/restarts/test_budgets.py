@@ -117,9 +117,27 @@ async def test_budgets_restart_of_previous_agent_counts(store: Store) -> None:
         await store.begin(builders.intent(), counted=restart.restart)
         restart.has_begun()
     after = budgets(store)
-    await after.load()
-    await after.load()
+    await asyncio.gather(after.load(), after.load())  # two faults at the agent's start
     assert after.all() == tuple(replace(each, namespace="") for each in before.all())
+
+
+async def test_budgets_the_count_of_a_previous_agents_restart_is_the_latest_of_its_containers_before_it(
+    store: Store,
+) -> None:
+    intent = builders.intent(created_at=NOW - 5)
+    mine = Begun(builders.POD.uid, frozenset({"trainer", "logger"}), at=NOW - 6, fault_at=NOW - 7)
+    earlier, later = replace(mine, at=NOW - 60), replace(mine, at=NOW - 1)
+    others = (
+        replace(mine, pod=PodUid("other"), at=NOW - 5.5),
+        replace(mine, containers=frozenset({"logger"}), at=NOW - 5),
+    )
+    await begin(store, earlier, mine, later, *others)
+    made = budgets(store)
+    await made.load()
+    found = made.of_previous([intent])
+    assert found is not None
+    assert found.restart == mine
+    assert made.of_previous([replace(intent, created_at=NOW - 90)]) is None
 
 
 async def test_budgets_only_what_replaces_a_cancelled_restart_takes_it_from_the_journal(store: Store) -> None:
