@@ -40,7 +40,7 @@ _TRIES = 5
 _DECIDED_AGAIN = (Result.STEPPED_DOWN, Result.NOT_ALIKE, Result.TRIGGER_ENDED)
 """Results after which the fault may last, with nothing that restarts the program."""
 
-_FAILED = (Result.FAILED, Result.STUCK, *_DECIDED_AGAIN)
+_FAILED = (Result.FAILED, Result.STUCK, Result.UNDONE, Result.SUCCESSOR_EXITED, *_DECIDED_AGAIN)
 """Results that close a restart although its program was not replaced: only a report shows that."""
 
 
@@ -193,7 +193,10 @@ class Replay:
         return Resumed(intent, resumed, outcome, stale)
 
     async def _undone(self, resumed: AnyExecution) -> tuple[Outcome, Mapping[str, str]]:
-        return await resumed.carry_out(resolution=steps.Resolution.UNDO), {}
+        outcome = await resumed.carry_out(resolution=steps.Resolution.UNDO)
+        if outcome.result is Result.UNDONE and not outcome.detail:
+            outcome = replace(outcome, detail="not finished by the agent that began it, more than a minute ago")
+        return outcome, {}
 
     async def _finished(self, resumed: AnyExecution) -> tuple[Outcome, Mapping[str, str]]:
         """Finish a restart behind its gates and a proof; return also each GPU's result, or why there is none."""

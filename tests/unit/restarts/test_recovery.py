@@ -89,6 +89,15 @@ async def test_recovery_of_a_kill_without_effect_is_reported(env: RestartEnv) ->
     assert [(event.reason, event.message) for event in events] == [("InPlaceRestartFailed", condition.message)]
 
 
+async def test_recovery_of_a_restart_that_is_too_old_is_reported(env: RestartEnv) -> None:
+    """The container with the fault runs on."""
+    await env.store.begin(env.pod.cri_env.intent(created_at=NOW - 3600.0))
+    await recovery(env).run()
+    condition = env.said.said[POD, conditions.IN_PLACE_RESTART]
+    assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "Undone")
+    assert condition.message.endswith(": not finished by the agent that began it, more than a minute ago")
+
+
 @pytest.mark.parametrize("shown", [True, False])
 async def test_recovery_of_a_restart_reports_its_end(env: RestartEnv, *, shown: bool) -> None:
     """Else the condition that the dead agent has left ("being verified") stays until the next restart."""
@@ -214,6 +223,8 @@ async def test_recovery_does_not_wait_for_exited_successor(env: RestartEnv) -> N
     assert await recovery(env).run() == 1
     assert {view.state for view in await env.pod.cri_env.containers()} == {ContainerState.EXITED}
     assert await env.store.unfinished() == ()
+    condition = env.said.said[POD, conditions.IN_PLACE_RESTART]
+    assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "SuccessorExited")
 
 
 async def lost_successor(env: RestartEnv) -> None:
