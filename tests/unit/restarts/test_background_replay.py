@@ -15,7 +15,7 @@ from kubemend.agent.actuator import progress
 from kubemend.agent.clients.journal.store import JournalError
 from kubemend.agent.model import conditions
 from kubemend.agent.model.outcomes import Outcome, Result
-from kubemend.agent.model.workloads import ContainerId, RestartRule, RuleAction
+from kubemend.agent.model.workloads import ContainerId, PodUid, RestartRule, RuleAction
 from kubemend.agent.restart import admission, intents
 from kubemend.agent.restart.counts import Begun
 from kubemend.agent.restart.intents import Strategy
@@ -88,12 +88,32 @@ async def is_restarted(env: RestartEnv) -> bool:
 
 
 async def test_recovery_does_not_wait_for_a_program_that_takes_long_to_end(env: RestartEnv, stop: Stop) -> None:
-    async with recovery(env) as replay:
+    (intent,) = await env.store.unfinished()
+    async with recovery(env, patience=3600.0 if intent.grace_seconds else 0.0) as replay:
         assert await replay.run() == 1
         await stop.asked.wait()
         assert len(await env.store.unfinished()) == 1
         stop.ended.set()
     assert await is_restarted(env)
+
+
+async def test_recovery_replays_each_restart_once_whatever_other_pods_have(
+    env: RestartEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replayed, resume = list[str](), planning.resume
+
+    async def resumed(everything: Any, intent: intents.AnyIntent, **more: Any) -> RestartPlan:
+        replayed.append(intent.id)
+        return await resume(everything, intent, **more)
+
+    monkeypatch.setattr(planning, "resume", resumed)
+    await env.store.begin(env.pod.cri_env.intent(created_at=NOW - 30))
+    second = replace(TARGET, pod=replace(POD, name="trainer-1", uid=PodUid("second")))
+    await env.store.begin(env.pod.cri_env.intent(id="r2", target=second, created_at=NOW - 30))
+    async with recovery(env) as replay:
+        assert await replay.run() == 2
+    assert sorted(replayed) == ["r1", "r2"]
+    assert await env.store.unfinished() == ()
 
 
 async def test_recovery_that_is_repeated_replays_nothing_twice(env: RestartEnv, stop: Stop) -> None:
