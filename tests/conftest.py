@@ -88,16 +88,16 @@ class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
         return packages[0] if packages else super()._split_scope(nodeid)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        """Assign the first module or package in order; to the background worker, the last."""
-        if node.gateway.id == self.config.getoption("background_worker"):
+        """Assign the first module or package in order; to a background worker, the last."""
+        if node.gateway.id in self.config.getoption("background_worker"):
             self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
         super()._assign_work_unit(node)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option of the background worker."""
+    """Add the option of the background workers."""
     text = "this one (gw2) runs at low priority, and from the end of the tests: it uses the time that the others wait"
-    parser.addoption("--background-worker", metavar="WORKER", help=text)
+    parser.addoption("--background-worker", action="append", default=[], metavar="WORKER", help=text)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -117,7 +117,7 @@ def pytest_configure(config: pytest.Config) -> None:
     A shell that starts the tests in the background has them ignore SIGINT, and so would each program they start.
     """
     config.pluginmanager.register(_WiderFixtures())
-    if os.environ.get("PYTEST_XDIST_WORKER", "") == config.getoption("background_worker"):
+    if os.environ.get("PYTEST_XDIST_WORKER") in config.getoption("background_worker"):
         os.setpriority(os.PRIO_PROCESS, 0, _BACKGROUND_NICENESS)
     if not hasattr(config, "workerinput"):  # a worker process of xdist has no terminal of its own
         config.pluginmanager.register(_FailuresAtOnce(config))
