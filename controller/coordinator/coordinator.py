@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Coroutine, Iterator
 from typing import Any, Final
 
@@ -36,6 +36,7 @@ log = structlog.get_logger(__name__)
 _OLDEST_ROUND_TIMEOUTS: Final = 2.0  # factor of the longest round; the clocks of API server and replicas may differ
 _CLOCKS_APART_SECONDS: Final = 60.0  # at most, between replicas (docs/rounds.md)
 _TIDY_SECONDS: Final = 60.0
+_DELETED_KEPT: Final = 1000  # names of rounds whose objects were deleted while they were under way
 _NO_GANG: Final = "the request names neither a pod, a Job, a JobSet nor a gang"
 
 
@@ -47,7 +48,7 @@ class GangCoordinator:
         self._term = term
         self._workers: dict[GangKey, GangWorker] = {}
         self._faults = FaultBook()
-        self._deleted: set[str] = set()  # the objects of rounds under way
+        self._deleted = deque[str](maxlen=_DELETED_KEPT)
         self._stragglers = Stragglers(dependencies=dependencies)
         self._single_pods = SinglePods(dependencies=dependencies, worker=self._worker, resume=self._resume_single)
         self._spawned: asyncio.Queue[tuple[Coroutine[Any, Any, None], str]] = asyncio.Queue()
@@ -348,7 +349,7 @@ class GangCoordinator:
         restart = change.restart
         if change.kind is RestartChangeKind.GONE or restart.deleting:
             if restart.is_round and not restart.is_finished:
-                self._deleted.add(restart.id)
+                self._deleted.append(restart.id)
             self._single_pods.withdraw(restart)
             if restart.gang is not None and restart.gang in self._workers:
                 with contained.within(Part.GANG, restart.id):
