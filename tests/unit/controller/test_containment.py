@@ -24,7 +24,9 @@ from kubemend.controller.watches.nodes import Nodes
 from tests.environments.containment import Case, OverError, broken, first, later, nothing, waits
 
 POD = Thing(uid="uid", namespace="team", name="w-0")
-RESTART = Thing(id="team/r", uid="uid", deleting=False, gang="gang", ref=None, status={}, is_finished=False)
+RESTART = Thing(
+    id="team/r", uid="uid", deleting=False, gang="gang", ref=None, status={}, is_round=False, is_finished=False
+)
 RESULT = pb.StepResult(round="team/r", pod=pb.Pod(namespace="team", name="w-0", uid="uid"))
 SESSION = Thing(node="node")
 
