@@ -12,6 +12,12 @@ from typing import Any
 import click
 
 
+def unwritten(error: OSError) -> str:
+    """Return the message of an error that a full disk is the cause of; empty for another error."""
+    where = error.filename or "the output"
+    return f"cannot write {where}: {error.strerror}" if error.errno == errno.ENOSPC else ""
+
+
 class LazyGroup(click.Group):
     """``modules`` maps each command to the module that defines it as a function, named with ``_`` for ``-``."""
 
@@ -28,9 +34,9 @@ class LazyGroup(click.Group):
         try:
             return super().main(*args, **kwargs)
         except OSError as error:
-            if error.errno != errno.ENOSPC:
+            if not (message := unwritten(error)):
                 raise
-            click.echo(f"Error: cannot write {error.filename or 'the output'}: {error.strerror}", err=True)
+            click.echo(f"Error: {message}", err=True)
             sys.exit(1)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature

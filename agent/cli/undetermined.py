@@ -1,12 +1,12 @@
 """Give commands whose exit codes 1 and 2 are results another exit code for all that is not known: 3."""
 
-import errno
 import os
 import sys
 from typing import Any
 
 import click
 
+from kubemend.agent.cli.lazy import unwritten
 from kubemend.common import durations
 
 EXIT_UNKNOWN = 3
@@ -53,9 +53,9 @@ class Command(click.Command):
         try:
             return super().invoke(ctx)
         except OSError as error:
-            if error.errno != errno.ENOSPC:
+            if not (message := unwritten(error)):
                 raise
-            raise UndeterminedError(f"cannot write the output: {error.strerror}") from error
+            raise UndeterminedError(message) from error
 
 
 def positive_seconds(_: click.Context, __: click.Parameter, text: str) -> float:
