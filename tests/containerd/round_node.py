@@ -302,7 +302,8 @@ async def agent(
     env.holders.allocations = Allocations(known=True)
     processes = ProcFs()
     holds = ExecHolds(socket_path=socket, proc=processes.root)
-    standbys = Standbys(holds=holds, proc=processes.root, cgroup_root=processes.cgroup_root, owner=node.name)
+    mark_owner = owner(node, directory=directory)
+    standbys = Standbys(holds=holds, proc=processes.root, cgroup_root=processes.cgroup_root, owner=mark_owner)
     async with CriClient(socket, deadlines=patience.RUNTIME) as cri:
         events = ContainerWatch(cri, report=lambda _: None)
         tools = ActuatorContext(
@@ -332,7 +333,7 @@ async def agent(
                 processes=processes,
                 proc=processes.root,
                 cgroup_root=processes.cgroup_root,
-                owner=node.name,
+                owner=mark_owner,
             ),
             device_facts=env.facts(),
             clocks=Clocks(now=time.time, since_boot=lambda: since_boot() + later, boot="this"),
@@ -351,6 +352,14 @@ async def agent(
             finally:
                 await agent.die()
                 await store.close()
+
+
+def owner(node: NodeLayout, *, directory: Path) -> str:
+    """Return the owner in the marks of the agents with this state directory.
+
+    The last resort of an agent of another test may still run: it would remove a successor of this test's agent.
+    """
+    return f"{node.name}:{directory}"
 
 
 async def _kubelet(events: ContainerWatch, views: outside.Pods) -> None:

@@ -28,7 +28,7 @@ MEMBERS = 20
 @pytest.fixture
 async def node(containerd: Containerd, pods: Pods, tmp_path: Path) -> AsyncIterator[RoundNode]:
     yield RoundNode(containerd=containerd, made=pods, directory=tmp_path)
-    left = [group for _, group, mark in cgroups.marked(CGROUPS) if mark.endswith(f" {containerd.node.name}")]
+    left = [group for _, group, mark in cgroups.marked(CGROUPS) if f" {containerd.node.name}" in mark]
     assert [group for group in left if group.frozen and group.populated] == [], "something stays frozen"
 
 
