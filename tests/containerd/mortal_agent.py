@@ -16,7 +16,8 @@ from kubemend.agent.app.dead_man_switch import DeadManSwitch
 from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.model.workloads import ContainerId, PodUid, RestartPolicy
 from kubemend.common.coordination import StepPhase
-from tests.containerd.round_node import agent, order, owner, pod_view
+from tests.containerd.round_node import agent, order, pod_view
+from tests.environments.swaps import mark_owner
 from tests.fakes import outside
 
 
@@ -38,7 +39,7 @@ def made_for(node: NodeLayout, directory: Path, *, seconds: float) -> DeadManSwi
     return DeadManSwitch(
         state_dir=directory,
         socket=str(node.containerd_socket),
-        owner=owner(node, directory=directory),
+        owner=mark_owner(node, directory=directory),
         cgroup_root=Path("/sys/fs/cgroup"),
         proc=Path("/proc"),
         seconds=seconds,

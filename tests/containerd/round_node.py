@@ -53,6 +53,7 @@ from tests import eventually
 from tests.devnode.pods import Pods, RunningPod, container
 from tests.environments.node import NodeEnv
 from tests.environments.restarts import dependencies
+from tests.environments.swaps import mark_owner
 from tests.fakes import outside
 
 DEADLINE = 60.0
@@ -302,8 +303,8 @@ async def agent(
     env.holders.allocations = Allocations(known=True)
     processes = ProcFs()
     holds = ExecHolds(socket_path=socket, proc=processes.root)
-    mark_owner = owner(node, directory=directory)
-    standbys = Standbys(holds=holds, proc=processes.root, cgroup_root=processes.cgroup_root, owner=mark_owner)
+    owner = mark_owner(node, directory=directory)
+    standbys = Standbys(holds=holds, proc=processes.root, cgroup_root=processes.cgroup_root, owner=owner)
     async with CriClient(socket, deadlines=patience.RUNTIME) as cri:
         events = ContainerWatch(cri, report=lambda _: None)
         tools = ActuatorContext(
@@ -333,7 +334,7 @@ async def agent(
                 processes=processes,
                 proc=processes.root,
                 cgroup_root=processes.cgroup_root,
-                owner=mark_owner,
+                owner=owner,
             ),
             device_facts=env.facts(),
             clocks=Clocks(now=time.time, since_boot=lambda: since_boot() + later, boot="this"),
@@ -352,14 +353,6 @@ async def agent(
             finally:
                 await agent.die()
                 await store.close()
-
-
-def owner(node: NodeLayout, *, directory: Path) -> str:
-    """Return the owner in the marks of the agents with this state directory.
-
-    The last resort of an agent of another test may still run: it would remove a successor of this test's agent.
-    """
-    return f"{node.name}:{directory}"
 
 
 async def _kubelet(events: ContainerWatch, views: outside.Pods) -> None:

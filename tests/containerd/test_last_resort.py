@@ -22,8 +22,9 @@ from kubemend.agent.settings import Settings
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common.coordination import StepPhase
 from tests import eventually
-from tests.containerd.round_node import CGROUPS, RoundNode, order, owner
+from tests.containerd.round_node import CGROUPS, RoundNode, order
 from tests.devnode.pods import Pods
+from tests.environments.swaps import mark_owner
 
 pytestmark = pytest.mark.containerd
 
@@ -44,7 +45,7 @@ def resort(node: RoundNode, *, swaps_only_seconds: float = 0.0) -> LastResort:
     return LastResort(
         state_dir=node.directory,
         socket=socket,
-        owner=owner(here, directory=node.directory),
+        owner=mark_owner(here, directory=node.directory),
         cgroup_root=CGROUPS,
         proc=PROC,
         swaps_only_seconds=swaps_only_seconds,
@@ -151,7 +152,7 @@ async def frozen_for_a_swap(node: RoundNode, view: ContainerSummary) -> None:
     """Freeze a container as a swap does before it creates the successor."""
     here = node.containerd.node
     holds = ExecHolds(socket_path=str(here.containerd_socket), proc=PROC)
-    standbys = Standbys(holds=holds, proc=PROC, cgroup_root=CGROUPS, owner=owner(here, directory=node.directory))
+    standbys = Standbys(holds=holds, proc=PROC, cgroup_root=CGROUPS, owner=mark_owner(here, directory=node.directory))
     async with CriClient(str(here.containerd_socket), deadlines=patience.RUNTIME) as cri:
         standbys.freeze((await cri.container_status(view.id)).pid, of=view.id)
 

@@ -27,7 +27,7 @@ from kubemend.agent.restart.overlap import Obstacle
 from kubemend.common import unix_sockets
 from tests import eventually
 from tests.devnode.pods import RunningPod, container
-from tests.environments.swaps import Swaps
+from tests.environments.swaps import Swaps, mark_owner
 
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 PATIENT = Timeouts(engaged=60.0)
@@ -74,7 +74,7 @@ class OverlapEnv:
         self.cri = swaps.cri
         self.gates = Gates()
         self.standbys = ObservedStandbys(
-            owner=node.name,
+            owner=mark_owner(node, directory=library.parent),
             holds=ExecHolds(socket_path=socket, proc=PROC, roots=swaps.cri, timeouts=PATIENT),
             proc=PROC,
             cgroup_root=CGROUPS,

@@ -5,9 +5,11 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from hack.devnode import patience
+from hack.devnode.layout import NodeLayout
 from kubemend.agent import ports
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.host_files import HostFiles
@@ -19,6 +21,14 @@ from kubemend.agent.restarts import runtime_state
 from kubemend.agent.sources.containers import ContainerWatch
 from kubemend.agent.sources.processes import ProcFs
 from tests.devnode.pods import RunningPod
+
+
+def mark_owner(node: NodeLayout, *, directory: Path) -> str:
+    """Return the owner in the marks of the agents of one test, whose state is in ``directory``.
+
+    The last resort of an agent of another test may still run: it would remove the successors of this test's agents.
+    """
+    return f"{node.name}:{directory}"
 
 
 @dataclass(frozen=True, slots=True)
