@@ -38,15 +38,11 @@ class Window:
     def with_sample(self, *, now: float, hits: int) -> "Window":
         """Return the window after one more poll with so many hits. ``now`` never decreases."""
         number = int(now * PARTS / self.length)
+        if self.parts and (last := self.parts[-1]).number == number:
+            counted = Part(number=number, hits=last.hits + hits, samples=last.samples + 1)
+            return Window(length=self.length, begun=self.begun, parts=(*self.parts[:-1], counted))
         kept = tuple(part for part in self.parts if part.number > number - PARTS)
         begun = self.begun if kept else now
-        if kept and kept[-1].number == number:
-            last = kept[-1]
-            return Window(
-                length=self.length,
-                begun=begun,
-                parts=(*kept[:-1], Part(number=number, hits=last.hits + hits, samples=last.samples + 1)),
-            )
         return Window(length=self.length, begun=begun, parts=(*kept, Part(number=number, hits=hits, samples=1)))
 
     @property
