@@ -1,5 +1,6 @@
-"""The PTX is accepted by NVIDIA's assembler, where there is one (PyPI: nvidia-cuda-nvcc-cu12, or a toolkit)."""
+"""The PTX is accepted by NVIDIA's assembler: a toolkit's, or that of the package nvidia-cuda-nvcc-cu12."""
 
+import importlib.metadata
 import shutil
 import subprocess
 from pathlib import Path
@@ -19,13 +20,16 @@ ALL = (
 )
 
 
-@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+def ptxas() -> str:
+    """Return the assembler's path. Raises PackageNotFoundError where there is none."""
+    installed = importlib.metadata.distribution
+    return shutil.which("ptxas") or str(installed("nvidia-cuda-nvcc-cu12").locate_file("nvidia/cuda_nvcc/bin/ptxas"))
+
+
+@pytest.mark.parametrize("target", ["sm_70", "sm_80", "sm_90", "sm_100", "sm_120"])
 def test_ptxas_assembles_the_kernels(target: str, tmp_path: Path) -> None:
-    ptxas = shutil.which("ptxas")
-    if ptxas is None:
-        pytest.skip("no ptxas on the PATH")
     (tmp_path / "kernels.ptx").write_text(kernels.PTX)
-    argv = [ptxas, f"-arch={target}", "-Werror", "-v", "-o", str(tmp_path / "kernels.cubin"), "kernels.ptx"]
+    argv = [ptxas(), f"-arch={target}", "-Werror", "-v", "-o", str(tmp_path / "kernels.cubin"), "kernels.ptx"]
 
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
 
