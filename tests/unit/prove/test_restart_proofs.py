@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hack.devnode import processes
 from hack.fakecuda.control import Wrong
 from hack.fakenvml.control import gpu_uuid
 from kubemend.agent.actuator.device_proof import Subject
@@ -25,6 +26,7 @@ from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.sources.nvml.protocol import Condition, DeviceAnswer, DevicesAnswer, ProcessUse
 from kubemend.agent.sources.nvml.queries import Unknown
 from kubemend.agent.sources.processes import ProcFs
+from tests import eventually
 from tests.environments.node import NodeEnv
 from tests.unit.prove.conftest import GPUS, Machine
 
@@ -126,10 +128,16 @@ class Node:
         finally:
             prepared.close()
             await prepared.ended()
+            await eventually.true(no_worker_runs)  # it waits two seconds; a busy machine takes longer to start one
 
     def counted(self, result: str, reason: str) -> float:
         """Return how many results were counted."""
         return self.env.metric("kubemend_restart_device_proofs_total", result=result, reason=reason) or 0.0
+
+
+def no_worker_runs() -> bool:
+    """Return whether each worker that was asked to end has ended."""
+    return not any("kubemend.agent.prove.worker" in processes.command_line(each.pid) for each in processes.children())
 
 
 def restart(*devices: DeviceId, attempt: int = 2) -> Subject:
