@@ -22,6 +22,7 @@ from kubemend.agent.restarts.plan_execution import AnyExecution
 from kubemend.agent.rounds.pod_hold import PodHolder, is_ending, wait_terminated
 from kubemend.agent.rounds.round_records import Clocks
 from kubemend.agent.rounds.step_reports import NEVER_RUN, NOT_STARTED, PHASE_AFTER_RELEASE, EndReason, StepReports
+from kubemend.common import aio
 from kubemend.common.coordination import OrderKind, StepPhase
 
 log = structlog.get_logger(__name__)
@@ -419,13 +420,23 @@ class MemberSession:
         return probes.longest_hold(spec for spec in (pod.containers if pod else ()) if spec.name in self.holding.names)
 
     async def _undisputed(self, execution: AnyExecution, outcome: Outcome, *, until: float) -> Outcome:
-        """Wait for the end of the hold, at most ``until`` (loop time); resolve duplicates while both are held."""
+        """Wait for the end of the hold, at most ``until`` (loop time); resolve duplicates while both are held.
+
+        A runtime that is away is waited for, also after the release: both would run.
+        """
+        backoff = aio.Backoff()
         while True:
             self._known = frozenset(outcome.current.values())
             if self._is_disputed:
                 await self.holding.settled()
                 before = frozenset(self._pod_holder.kubelet_started | self._pod_holder.created)
-                outcome = await execution.resolve(outcome)
+                resolved = await execution.resolve(outcome)
+                if resolved.result is Result.UNFINISHED:
+                    if self._end_reason is EndReason.SUPERSEDED:
+                        return outcome  # the new session takes over both
+                    await backoff.wait()
+                    continue
+                outcome = resolved
                 await self._hold_current(execution.plan, outcome)
                 self._pod_holder.kubelet_started -= before
                 self._pod_holder.settled |= before

@@ -15,6 +15,7 @@ from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceLocator
 from kubemend.agent.model.findings import Finding, FindingKind, Source
+from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.rounds import Record, StepResult
 from kubemend.agent.model.workloads import (
     Allocations,
@@ -30,6 +31,7 @@ from kubemend.agent.restart import admission, probes
 from kubemend.agent.restarts.requests import Request
 from kubemend.agent.rounds import session
 from kubemend.agent.rounds.order_resolver import NodePolicy
+from kubemend.common import aio
 from kubemend.common.coordination import FaultAnswer, FaultKind, OrderKind, StepPhase
 from tests import eventually
 from tests.environments import pod_env
@@ -284,6 +286,29 @@ async def test_duplicate_name_keeps_and_holds_kubelets_container(env: RoundEnv) 
     await eventually.true(theirs_runs_alone)
     assert env.freezer.still() == {theirs}
     env.rounds.release("default/gang-1", [])
+    assert (await reported.next()).phase is StepPhase.RUNNING
+    assert (await env.pod.running())["trainer"] == [theirs]
+
+
+async def test_two_of_one_name_stay_held_while_the_runtime_is_away(
+    env: RoundEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aio.Backoff, "next_wait", lambda _: 0.0)
+    reported = env.order(containers=frozenset({"trainer"}))
+    await reported.next()
+    swapper = env.restarts._dependencies.actuators.swap
+    carry_out, tried, back = swapper.carry_out, asyncio.Event(), asyncio.Event()
+
+    async def away(intent: Any, **how: Any) -> Outcome:
+        tried.set()
+        return await carry_out(intent, **how) if back.is_set() else Outcome(Result.UNFINISHED)
+
+    monkeypatch.setattr(swapper, "carry_out", away)
+    theirs = await env.pod.kubelet_starts("trainer", attempt=2)
+    await tried.wait()
+    env.rounds.release("default/gang-1", [])
+    assert len(env.freezer.still()) == 2
+    back.set()
     assert (await reported.next()).phase is StepPhase.RUNNING
     assert (await env.pod.running())["trainer"] == [theirs]
 
