@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from kubemend.common.coordination import OrderKind, StepPhase
+from kubemend.controller.model.faults import Request
 from kubemend.controller.model.rounds import FaultReported, StepResult
 from kubemend.controller.rounds import replacement
 from kubemend.controller.rounds.round_builder import RoundBuilder
@@ -62,8 +63,14 @@ def _on_running(draft: RoundBuilder, one: MemberState, result: StepResult) -> No
             result.pod, phase=MemberPhase.RUNNING, running=draft.elapsed, self_released=True, **_measured(result)
         )
     elif draft.phase is Phase.STOPPING and not (draft.state.resumed or draft.state.rolling):
-        # No leader has released it. A compromised node must not have the others released next to old containers.
-        _on_self_released(draft, one, result)
+        # A compromised node must not have the others released next to old containers.
+        if not isinstance(draft.state.cause, Request):
+            _on_self_released(draft, one, result)  # no leader has released it
+        elif one.phase in BEFORE_RELEASE:
+            # A previous leader released it and could not record the round, which has the same id now.
+            draft.change(
+                result.pod, phase=MemberPhase.RUNNING, old_runs=False, running=draft.elapsed, **_measured(result)
+            )
     elif one.phase in (*BEFORE_RELEASE, MemberPhase.RELEASING):
         # A previous leader released it, which was not known here: then all old containers were dead.
         draft.proven = True

@@ -1,8 +1,10 @@
 """The outcome of a round: members that are back, those that are not and why, and containers that ran unheld. Pure."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kubemend.common.coordination import OrderKind
 from kubemend.controller.model.members import NodeName, PodUid
 from kubemend.controller.model.rounds import FaultReported
 from kubemend.controller.rounds.states import MemberPhase, MemberState, Phase, Round
@@ -90,10 +92,14 @@ def _new_from(one: MemberState | None, *, state: Round, stopped: float | None) -
     """Return since when running containers of a pod are new, in seconds since the round began.
 
     If none is known to have been stopped, or the agent released it by itself, every fault since the begin counts as
-    new.
+    new. A member that runs again without a stop was restarted by a previous leader: if that could not record the round,
+    it was before the present begin.
     """
-    if one is None or one.stopped is None or one.self_released:
+    if one is None or one.self_released:
         return 0.0
+    if one.stopped is None:
+        runs_again = one.phase is MemberPhase.RUNNING and one.order is OrderKind.RESTART
+        return -math.inf if runs_again and not state.resumed else 0.0
     waits_for_others = not state.rolling and one.phase is not MemberPhase.FAILED
     return stopped if stopped is not None and waits_for_others else one.stopped
 

@@ -328,6 +328,48 @@ async def test_members_held_for_a_request_that_was_never_taken_over_are_restarte
         assert await stopped(env) == "team/please.uid-plea"
 
 
+async def carried_out_before(env: CoordinatorEnv, coordinator: GangCoordinator, *, members: int) -> None:
+    """Have so many agents connect that restarted their members for a previous leader, which could not record it."""
+    await until(lambda: coordinator._workers[builders.GANG].runner is not None)
+    for index in range(members):
+        env.connected.add(env.agent(index).node)
+        runs = Result(round="team/please.uid-plea", phase=Result.RUNNING, attempt=1, pod=pod(builders.member(index)))
+        coordinator.hello(env.agent(index), pb.Hello(results=[runs]))
+
+
+@pytest.mark.parametrize("at_a_time", [None, 1], ids=["together", "rolling"])
+async def test_request_that_was_carried_out_and_never_recorded_is_not_carried_out_again(at_a_time: int | None) -> None:
+    """The API server was away from its round's begin until after its end, which took its leader's Lease."""
+    env = CoordinatorEnv(builders.gang(SIZE))
+    env.restarts.all["team/please"] = request(RestartSpec(gang=builders.GANG, max_unavailable=at_a_time))
+    env.connected.clear()
+    async with env.leading(epoch=2) as coordinator:
+        await carried_out_before(env, coordinator, members=SIZE)
+        await until(lambda: env.restarts.all["team/please"].is_finished)
+        assert env.restarts.statuses["team/please"]["phase"] == "Done"
+        assert list(env.restarts.all) == ["team/please"]
+        assert all("stop" not in env.agent(index).waiting() for index in range(SIZE))
+
+
+@pytest.mark.parametrize("is_over", [False, True], ids=["during", "after"])
+@pytest.mark.parametrize("at_a_time", [None, 1], ids=["together", "rolling"])
+async def test_fault_since_a_request_was_carried_out_and_never_recorded_begins_a_round(
+    at_a_time: int | None, *, is_over: bool
+) -> None:
+    """Its container is not restarted by the request's round, which begins again later."""
+    env = CoordinatorEnv(builders.gang(SIZE))
+    env.restarts.all["team/please"] = request(RestartSpec(gang=builders.GANG, max_unavailable=at_a_time))
+    env.connected.clear()
+    async with env.leading(epoch=2) as coordinator:
+        await carried_out_before(env, coordinator, members=SIZE if is_over else 2)
+        if is_over:
+            await until(lambda: coordinator._workers[builders.GANG].runner is None)
+        env.fails(coordinator, 1, age=5.0)
+        if not is_over:
+            await carried_out_before(env, coordinator, members=SIZE)
+        await until(lambda: len(env.restarts.all) == 2)
+
+
 async def test_members_held_for_a_request_that_is_deleted_by_now_are_released() -> None:
     env = CoordinatorEnv(builders.gang(SIZE))
     async with env.leading(epoch=2) as coordinator:
