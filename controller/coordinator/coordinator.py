@@ -25,7 +25,7 @@ from kubemend.controller.hub.ports import Session
 from kubemend.controller.leader.election import Term
 from kubemend.controller.model.faults import FaultKey
 from kubemend.controller.model.members import Member, NodeChange, NodeName, PodRef, PodUid
-from kubemend.controller.model.rounds import StepResult
+from kubemend.controller.model.rounds import RoundRef, StepResult
 from kubemend.controller.restarts.objects import Restart
 from kubemend.controller.restarts.pod_replacer import Outcome
 from kubemend.controller.restarts.store import RestartChange, RestartChangeKind
@@ -305,10 +305,20 @@ class GangCoordinator:
             round_.submit(step)
         elif step.phase.is_before_release:
             log.warning("round.unknown", round=result.round, node=session.node, pod=result.pod.name)
+            if self._is_requested(result.round):
+                return  # its round begins again, under the same id: it must not be aborted
             is_deleted = result.round in self._deleted
             if member and not is_deleted and self._worker(member.gang).takes_over(member, round_id=result.round):
                 return
             session.send(wire.abort(result.round, pods=frozenset({step.pod}), reason="the round is over"))
+
+    def _is_requested(self, round_id: str) -> bool:
+        """Return whether a round's request waits: a previous leader that has begun it could not record that."""
+        restart = self._dependencies.restarts.restarts().get(round_id.rpartition(".")[0])
+        if restart is None or restart.gang is None or not restart.is_request:
+            return False
+        ref = RoundRef(restart.namespace, restart.name, restart.gang, 0)
+        return wire.round_id(ref, request_uid=restart.uid) == round_id
 
     def _round_of(self, step: StepResult) -> "round_runner.RoundRunner | None":
         member = self._dependencies.members.by_uid(step.pod)

@@ -127,6 +127,22 @@ async def test_pod_refused_by_its_agent_is_never_deleted(refusal: str) -> None:
         assert not env.replaced.wanted
 
 
+async def test_pod_held_for_a_request_that_was_never_taken_over_is_held_until_its_round_begins_again() -> None:
+    """The API server was away when its round began. Once aborted, the agent no longer holds the pod for that round."""
+    env = stage_with(alone())
+    env.members.may_follow.clear()
+    env.restarts.all["team/please"] = request()
+    pod = pb.Pod(namespace="team", name=KEY.name, uid=alone().pod.uid)
+    async with env.leading(epoch=2) as coordinator:
+        for round_id in ("team/please.uid-plea", "team/gone.uid-gone"):
+            held = Result(round=round_id, phase=Result.STOPPED, attempt=1, pod=pod)
+            coordinator.hello(env.agent(0), pb.Hello(results=[held]))
+        assert (await env.agent(0).received("abort")).abort.round == "team/gone.uid-gone"
+        env.members.may_follow.set()
+        await see_through(env, coordinator, "team/please.uid-plea")
+        assert (await status_of(env))["phase"] == "Done"
+
+
 async def test_requests_for_one_pod_run_one_after_another() -> None:
     env = stage_with(alone())
     async with env.leading() as coordinator:
