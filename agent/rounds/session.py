@@ -297,13 +297,13 @@ class MemberSession:
                 reason=Result.STUCK.value,
                 detail="the duplicate of an earlier restart cannot be killed",
             )
-            await self._over.wait()
+            await self._end_failed(execution)
             return outcome
         if outcome.result is Result.TRIGGERED:
             await self._pod_holder.until_ended(plan.old, over=self._over)  # kubelet restarts it
         if self.holding.failed:
             self.report(StepPhase.FAILED, reason=Reason.CANNOT_HOLD.value, detail=self.holding.failed)
-            await self._over.wait()
+            await self._end_failed(execution)
             return outcome
         if self._end_reason is None:
             self._stopped()
@@ -325,6 +325,13 @@ class MemberSession:
         )
         await execution.released()
         return outcome
+
+    async def _end_failed(self, execution: AnyExecution) -> None:
+        """Wait for the round's end of a member that failed although its successors run, and run their hooks."""
+        await self._over.wait()
+        if self._end_reason not in NEVER_RUN:
+            self._release()
+            await execution.released()
 
     async def hold_only(self) -> None:
         """Hold running and starting containers until the round releases them. Nothing is ended."""

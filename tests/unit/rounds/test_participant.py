@@ -422,6 +422,17 @@ async def test_container_that_cannot_be_frozen_reports_failed(env: RoundEnv) -> 
     env.rounds.abort("default/gang-1", [], reason="over")
 
 
+async def test_post_start_hook_of_a_container_that_cannot_be_frozen_runs_after_the_round(env: RoundEnv) -> None:
+    view = env.pod.pods.pods()[POD.uid]
+    specs = tuple(replace(spec, post_start=ExecHook(("warm", "up"))) for spec in view.containers)
+    await env.pod.pods.put(replace(view, containers=specs))
+    env.freezer.refusal = "read-only file system"
+    assert (await env.order(containers=frozenset({"trainer"})).next()).reason == "CannotHold"
+    assert "ExecSync" not in env.pod.cri_env.server.called()
+    env.rounds.abort("default/gang-1", [], reason="over")
+    await eventually.true(lambda: "ExecSync" in env.pod.cri_env.server.called())
+
+
 async def test_failed_freeze_is_retried_by_next_round(env: RoundEnv) -> None:
     env.freezer.refusal = "the runtime does not answer"
     for number in (1, 2):
