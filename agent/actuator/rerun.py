@@ -97,7 +97,8 @@ class RerunStrategy:
         await self._kubelet.wait(step, changes)
 
     async def before_removal(self, container_id: ContainerId) -> None:
-        """Move what its successor keeps of a container into the reservation of its name."""
+        """Keep what its successor needs of a container: its resources, and files, in the reservation of its name."""
+        await self._ops.read_resources(container_id)
         name = self._ops.name_of(container_id)
         keeping = self._ops.preparation.kept.get(name)
         if keeping is None or keeping.old != container_id or keeping.is_refused:

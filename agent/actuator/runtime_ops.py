@@ -20,7 +20,7 @@ from kubemend.agent.actuator.strategy import Listing
 from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary, Hook
-from kubemend.agent.restart import clone, intents, reservations, steps
+from kubemend.agent.restart import clone, intents, reservations
 from kubemend.agent.restart.successor_spec import PreStopHook, SuccessorSpec
 from kubemend.common import aio
 from kubemend.common.pb.runtime.v1 import api_pb2
@@ -250,11 +250,13 @@ class RuntimeOps:
             grace = done.grace
             if done.failure is not None:
                 self.state.hook_failures[name] = f"{name}'s preStop hook failed: {done.failure}"
-        begun = asyncio.get_running_loop().time()
         await self.tools.runtime.stop_container(container_id, grace=grace)
-        took = asyncio.get_running_loop().time() - begun + self.state.phases.get(steps.StepKind.STOP.value, 0.0)
         self.state.mark(container_id, ContainerState.EXITED)
-        if (self.intent.grace_seconds > 0 or took > turns.SLOW) and name in self.specs:
+
+    async def read_resources(self, container_id: ContainerId) -> None:
+        """Read again which resources an old container has, for its successor, if its end has taken long."""
+        name = self.name_of(container_id)
+        if sum(self.state.phases.values()) > turns.SLOW and name in self.specs:
             status = await self.status_of(container_id)
             if status is not None and status.resources is not None:
                 self.state.resources[name] = status.resources

@@ -78,6 +78,7 @@ class SwapCalls:
 
     async def create(self, name: str) -> None:
         assert self._spec is not None
+        await self._ops.read_resources(self.intent.old)
         await self.make(self._ops.successor_config(name), sandbox_config=self._spec.sandbox_config)
 
     async def make(self, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig) -> None:

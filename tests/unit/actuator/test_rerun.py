@@ -6,10 +6,13 @@ from collections.abc import AsyncIterator, Mapping
 import grpc
 import pytest
 
+from kubemend.agent.actuator import turns
 from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ExecHook
 from kubemend.agent.restart import intents, rerun, reservations, reset, steps
 from kubemend.agent.restart.successor_spec import PreStopHook, SuccessorSpec
+from kubemend.common.pb.runtime.v1 import api_pb2
+from tests import eventually
 from tests.environments import pod_env
 from tests.environments.pod_env import LASTING, PodEnv
 from tests.environments.runtime import POD, CriEnv
@@ -180,6 +183,26 @@ async def test_grace_period_stops_all_containers_concurrently(pod: PodEnv) -> No
     assert {stop.container_id for stop in stops} == {pod.old[name] for name in LASTING}  # type: ignore[attr-defined]
     execs = [call.request for call in pod.cri_env.server.calls if call.method == "ExecSync"]
     assert [list(call.cmd) for call in execs] == [["sync"]] * 3  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["answered", "its answer is lost"])
+async def test_successors_get_the_resources_of_a_resize_during_the_grace_period(
+    pod: PodEnv, monkeypatch: pytest.MonkeyPatch, *, is_lost: bool
+) -> None:
+    monkeypatch.setattr(turns, "SLOW", 0.0)
+    server, old = pod.cri_env.server, pod.old["trainer"]
+    intent = pod.intent(grace_seconds=30.0)
+    successor_specs = await pod.successor_specs(intent)
+    server.delay("StopContainer", 60.0)
+    if is_lost:
+        server.fail("StopContainer", grpc.StatusCode.UNAVAILABLE, carried_out=True, times=3)
+    work = asyncio.create_task(pod.actuator().carry_out(intent, successor_specs=successor_specs))
+    await eventually.true(lambda: server.called().count("StopContainer") == 3)
+    containers = server.runtime.containers
+    containers[old].resized = api_pb2.LinuxContainerResources(memory_limit_in_bytes=2 << 30)
+    server.delay("StopContainer", 0.0)
+    outcome = await work
+    assert containers[outcome.current["trainer"]].config.linux.resources.memory_limit_in_bytes == 2 << 30
 
 
 async def test_runtime_outage_is_waited_out(pod: PodEnv) -> None:

@@ -522,14 +522,17 @@ async def test_a_successor_that_differs_never_runs_and_is_removed(
     assert (left.id, left.state) == (cri_env.old, ContainerState.EXITED if is_stopped else ContainerState.RUNNING)
 
 
+@pytest.mark.parametrize("is_lost", [False, True], ids=["answered", "its answer is lost"])
 @pytest.mark.parametrize("grace", [30.0, 0.0], ids=["in its grace period", "killed"])
 async def test_successor_gets_the_resources_of_a_resize_while_the_old_container_takes_long_to_end(
-    cri_env: CriEnv, monkeypatch: pytest.MonkeyPatch, grace: float
+    cri_env: CriEnv, monkeypatch: pytest.MonkeyPatch, grace: float, *, is_lost: bool
 ) -> None:
     monkeypatch.setattr(turns, "SLOW", 0.0)
     intent = cri_env.intent(grace_seconds=grace)
     successor_spec = await cri_env.successor_spec(intent)
     cri_env.server.delay("StopContainer", 60.0)
+    if is_lost:
+        cri_env.server.fail("StopContainer", grpc.StatusCode.UNAVAILABLE, carried_out=True)
     work = asyncio.create_task(cri_env.actuator().carry_out(intent, successor_spec=successor_spec))
     await eventually.true(lambda: "StopContainer" in cri_env.server.called())
     containers = cri_env.server.runtime.containers
