@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from kubemend.agent.clients.journal.store import Store
+from kubemend.agent.clients.journal.store import JournalError, Store
 from kubemend.agent.model import outcomes
 from kubemend.agent.model.workloads import ContainerSummary, PodUid
 from kubemend.agent.restart import intents, reservations, steps, swap
@@ -243,11 +243,18 @@ class Recovery:
         with contained.within(Part.REPLAY, first.target):
             plan = planning.together(each.execution.plan for each in parts)
             outcome = outcomes.together(each.outcome for each in parts)
-            if not await restarts.take_over(plan, outcome, reason=first.reason):
+            backoff = aio.Backoff(first=0.1, limit=5.0)
+            while True:
+                try:
+                    is_taken_over = await restarts.take_over(plan, outcome, reason=first.reason)
+                    break
+                except JournalError as error:
+                    log.warning("restart.replay_waits", pod=first.target.pod.uid, error=str(error))
+                    await backoff.wait()
+            if not is_taken_over:
                 for each in parts:
                     self._replay.report(each)
-            for intent in plan.entries:
-                await self._store.finish(intent.id, outcome=outcome.result.value, now=self._now())
+            await restarts.close(plan, outcome)
 
 
 def _by_pod(unfinished: Iterable[intents.AnyIntent]) -> Mapping[PodUid, Sequence[intents.AnyIntent]]:

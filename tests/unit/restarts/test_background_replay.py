@@ -333,6 +333,33 @@ async def test_replayed_swap_that_steps_down_is_taken_over_although_another_cont
     assert (begun.containers, begun.fault_at) == (frozenset(ROLES), NOW - 32), "it counts once, for its own fault"
 
 
+async def test_replayed_fault_is_decided_again_once_the_disk_can_be_used(
+    env: RestartEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the faulty container would run on until the next agent."""
+    behaviour, begun_since = env.pod.cri_env.server.runtime.behaviour, env.store.begun_since
+    behaviour.is_crio, behaviour.spec_of_new = True, {"cwd": "/elsewhere"}
+    failed = list[float]()
+
+    async def fails_once(moment: float) -> tuple[Begun, ...]:
+        if not failed:
+            failed.append(moment)
+            raise JournalError("the disk is full")
+        return await begun_since(moment)
+
+    monkeypatch.setattr(env.store, "begun_since", fails_once)
+    view = env.pod.pods.pods()[POD.uid]
+    await env.pod.pods.put(replace(view, annotations={"kubemend.io/restart": "InPlace"}))
+    await env.store.begin(env.pod.cri_env.intent(created_at=NOW - 30, order=intents.SwapOrder.CREATE_FIRST))
+    with capture_logs() as logged:
+        async with env.kubelet(), recovery(env, patience=60.0) as replay:
+            await replay.run()
+    assert failed
+    assert env.said.said[POD, conditions.IN_PLACE_RESTART].reason == "Reset"
+    assert await env.store.unfinished() == ()
+    assert "restart.replay_waits" in {entry["event"] for entry in logged}
+
+
 async def test_recovery_waits_for_a_replay_that_ends_soon(env: RestartEnv) -> None:
     """Else the exit of the old container could be taken for a new fault."""
     await env.store.begin(env.pod.cri_env.intent(created_at=NOW - 30))
