@@ -98,7 +98,8 @@ class RerunStrategy:
 
     async def before_removal(self, container_id: ContainerId) -> None:
         """Keep what its successor needs of a container: its resources, and files, in the reservation of its name."""
-        await self._ops.read_resources(container_id)
+        if any(planned.old[-1:] == (container_id,) for planned in self._intent.plan):
+            await self._ops.read_resources(container_id)
         name = self._ops.name_of(container_id)
         keeping = self._ops.preparation.kept.get(name)
         if keeping is None or keeping.old != container_id or keeping.is_refused:

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 
 import grpc
 import pytest
 
 from kubemend.agent.actuator import turns
+from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ExecHook
 from kubemend.agent.restart import intents, rerun, reservations, reset, steps
@@ -189,17 +191,35 @@ async def test_grace_period_stops_all_containers_concurrently(pod: PodEnv) -> No
 async def test_successors_get_the_resources_of_a_resize_during_the_grace_period(
     pod: PodEnv, monkeypatch: pytest.MonkeyPatch, *, is_lost: bool
 ) -> None:
+    """Kubelet resizes the newest container of a name; an older one that still runs has other resources."""
     monkeypatch.setattr(turns, "SLOW", 0.0)
-    server, old = pod.cri_env.server, pod.old["trainer"]
-    intent = pod.intent(grace_seconds=30.0)
+    server, older = pod.cri_env.server, pod.old["trainer"]
+    newest = await pod.kubelet_starts("trainer", attempt=1)
+    plan = [
+        replace(each, old=(older, newest), old_attempt=1) if each.name == "trainer" else each
+        for each in pod.intent().plan
+    ]
+    intent = pod.intent(grace_seconds=30.0, plan=tuple(plan))
     successor_specs = await pod.successor_specs(intent)
     server.delay("StopContainer", 60.0)
     if is_lost:
-        server.fail("StopContainer", grpc.StatusCode.UNAVAILABLE, carried_out=True, times=3)
+        server.fail("StopContainer", grpc.StatusCode.UNAVAILABLE, carried_out=True, times=4)
     work = asyncio.create_task(pod.actuator().carry_out(intent, successor_specs=successor_specs))
-    await eventually.true(lambda: server.called().count("StopContainer") == 3)
+    await eventually.true(lambda: server.called().count("StopContainer") == 4)
     containers = server.runtime.containers
-    containers[old].resized = api_pb2.LinuxContainerResources(memory_limit_in_bytes=2 << 30)
+    for container, limit in ((newest, 2 << 30), (older, 1 << 30)):
+        containers[container].resized = api_pb2.LinuxContainerResources(memory_limit_in_bytes=limit)
+    newest_is_read, status = asyncio.Event(), pod.cri_env.cri.container_status
+
+    async def older_comes_last(container_id: ContainerId) -> ContainerStatus:
+        if container_id == older:
+            await newest_is_read.wait()
+        try:
+            return await status(container_id)
+        finally:
+            newest_is_read.set()
+
+    monkeypatch.setattr(pod.cri_env.cri, "container_status", older_comes_last)
     server.delay("StopContainer", 0.0)
     outcome = await work
     assert containers[outcome.current["trainer"]].config.linux.resources.memory_limit_in_bytes == 2 << 30
