@@ -14,10 +14,11 @@ _NAMESPACES_LEAVE = 8
 
 
 class _PodLock:
-    """``rounds`` wait for it; ``hurry`` is set while one does (``turns.hurried_by``)."""
+    """``users`` hold it or wait for it, ``rounds`` wait; ``hurry`` is set while one does (``turns.hurried_by``)."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
+        self.users = 0
         self.rounds = 0
         self.hurry = asyncio.Event()
 
@@ -27,17 +28,16 @@ class PodLocks:
 
     def __init__(self) -> None:
         self._locks: defaultdict[PodUid, _PodLock] = defaultdict(_PodLock)
-        self._here: Counter[PodUid] = Counter()
 
     def is_locked(self, pod: PodUid) -> bool:
         """Return whether a restart holds the pod or waits for it."""
-        return self._here[pod] > 0
+        return pod in self._locks
 
     @contextlib.asynccontextmanager
     async def turn(self, pod: PodUid, *, for_round: bool = False) -> AsyncIterator[None]:
         """Wait for the pod, and hold it during the block, which is hurried when a round waits."""
         held = self._locks[pod]
-        self._here[pod] += 1
+        held.users += 1
         try:
             held.rounds += for_round
             if for_round:
@@ -54,9 +54,9 @@ class PodLocks:
             finally:
                 held.lock.release()
         finally:
-            self._here[pod] -= 1
-            if not self._here[pod]:  # a lock that is free may still have waiters
-                del self._here[pod], self._locks[pod]
+            held.users -= 1
+            if not held.users:  # a lock that is free may still have waiters
+                del self._locks[pod]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +147,7 @@ class Slots:
         if not self.try_acquire(namespace, queue[0].count):
             return False
         queue.popleft().given.set_result(None)
-        del self._queues[namespace]
-        if queue:
-            self._queues[namespace] = queue
+        self._queues[namespace] = self._queues.pop(namespace)
         return True
 
 

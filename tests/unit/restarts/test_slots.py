@@ -78,7 +78,8 @@ async def node_of() -> AsyncIterator[NodeOf]:
     yield make
     for node in made:
         await node.over()
-        assert not node.slots.is_full("a")
+        assert not node.slots._held
+        assert not node.slots._queues
 
 
 async def settled() -> None:
@@ -176,6 +177,46 @@ async def test_slots_slot_of_cancelled_waiter_goes_to_next(node_of: NodeOf) -> N
     node._tasks["two"].cancel()
     await settled()
     assert node.at_work == ["three"]
+
+
+async def test_slots_only_waiter_can_be_cancelled(node_of: NodeOf) -> None:
+    node = node_of(1)
+    await node.restart("one")
+    await node.restart("two")
+    await node.cancel("two")
+    assert node.at_work == ["one"]
+
+
+@pytest.mark.parametrize("is_queued", [False, True], ids=["it resumes later", "it waits for a slot already"])
+async def test_slots_task_that_outlasts_its_restart_takes_none(node_of: NodeOf, *, is_queued: bool) -> None:
+    node, resumes, left = node_of(1), asyncio.Event(), []
+
+    async def waits() -> None:
+        async with turns.waiting():
+            await resumes.wait()
+
+    async def restart() -> None:
+        async with node.slots.turn("a"):
+            turn = turns._turn.get()
+            assert turn is not None
+            turn.count()
+            left.append(asyncio.create_task(waits()))
+            async with turns.waiting():
+                await asyncio.Event().wait()
+
+    first = asyncio.create_task(restart())
+    await settled()
+    await node.restart("second")
+    if is_queued:
+        resumes.set()
+        await settled()
+    first.cancel()
+    await asyncio.wait({first})
+    if is_queued:
+        await node.say("second", "end")
+    resumes.set()
+    async with asyncio.timeout(SECONDS):
+        await asyncio.gather(*left)
 
 
 async def test_turn_with_several_tasks_waits_only_if_all_wait() -> None:
@@ -404,17 +445,35 @@ async def test_locks_round_hurries_the_pods_restart_only_while_it_waits() -> Non
             pytest.fail("the pod is locked")
 
     async with locks.turn(POD.uid):
-        waiting = asyncio.create_task(waits())
+        waiting = [asyncio.create_task(waits()) for _ in range(2)]
+        await settled()
+        waiting[0].cancel()
+        await asyncio.wait(waiting[:1])
         await turns.unless_hurried(first.wait())
-        assert first.given_up.is_set()
-        waiting.cancel()
-        await asyncio.wait({waiting})
+        assert first.given_up.is_set(), "the other round still waits"
+        waiting[1].cancel()
+        await asyncio.wait(waiting)
         hook = asyncio.create_task(turns.unless_hurried(second.wait()))
         await second.asked.wait()
         await settled()
         second.answered.set()
         await hook
         assert not second.given_up.is_set()
+
+
+async def test_locks_restart_that_is_of_no_round_hurries_none() -> None:
+    locks, verified = PodLocks(), Answer()
+    async with locks.turn(POD.uid):
+        waiting = asyncio.create_task(locks.turn(POD.uid).__aenter__())
+        await settled()
+        verifying = asyncio.create_task(turns.unless_hurried(verified.wait()))
+        await verified.asked.wait()
+        await settled()
+        assert not verified.given_up.is_set()
+        verified.answered.set()
+        await verifying
+        waiting.cancel()
+        await asyncio.wait({waiting})
 
 
 async def _working(seen: list[bool], slots: Slots) -> None:
