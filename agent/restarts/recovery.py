@@ -91,7 +91,7 @@ class Recovery:
         ]
         views = await self._dependencies.runtime.list_containers()
         owned = frozenset(intent.id for intent in opened) | await self._store.quarantined()
-        await self._take_over_names(views, opened=opened, owned=owned)
+        await self._take_over_names(views, owned=owned)
         lost = await self._mine(swap.orphans(views, owned=owned, now=self._now()))
         for orphan in lost:
             with contained.within(Part.REPLAY, orphan.target, passing=TRY_LATER):
@@ -103,19 +103,16 @@ class Recovery:
         self._replayed.set()
         return len(unfinished) + len(lost)
 
-    async def _take_over_names(
-        self, views: Iterable[ContainerSummary], *, opened: Iterable[intents.AnyIntent], owned: frozenset[str]
-    ) -> None:
-        """Adopt the names that are reserved for open swaps; release those that no restart needs.
+    async def _take_over_names(self, views: Iterable[ContainerSummary], *, owned: frozenset[str]) -> None:
+        """Adopt the names that are reserved for restarts in the journal; release those that no restart needs.
 
-        Reruns find theirs in the runtime's listing. Simulated nodes share a runtime.
+        A round's members also make new ones in the meantime. Simulated nodes share a runtime.
         """
-        swaps = {each.id for each in opened if isinstance(each, intents.Intent)}
-        reserved = [
-            view for view in views if reservations.reserves(view) and reservations.pod_uid(view) not in self._spared
+        reserved = [view for view in views if reservations.reserves(view)]
+        self._dependencies.actuators.swap.adopt_names(view for view in reserved if view.restart_id in owned)
+        left = [
+            view for view in reserved if view.restart_id not in owned and reservations.pod_uid(view) not in self._spared
         ]
-        self._dependencies.actuators.swap.adopt_names(view for view in reserved if view.restart_id in swaps)
-        left = [view for view in reserved if view.restart_id not in owned]
         if left and self._background is not None:
             self._background.tasks.create_task(self._release_names(left), name="release names")
 

@@ -70,7 +70,9 @@ async def stop(env: RestartEnv, monkeypatch: pytest.MonkeyPatch, request: pytest
 
 
 @contextlib.asynccontextmanager
-async def recovery(env: RestartEnv, *, patience: float = 0.0) -> AsyncIterator[Recovery]:
+async def recovery(
+    env: RestartEnv, *, patience: float = 0.0, spared: frozenset[PodUid] = frozenset()
+) -> AsyncIterator[Recovery]:
     """Recovery with a background; wait for that at the end."""
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         yield Recovery(
@@ -78,6 +80,7 @@ async def recovery(env: RestartEnv, *, patience: float = 0.0) -> AsyncIterator[R
             store=env.store,
             now=lambda: NOW,
             timeouts=_AT_ONCE,
+            spared=spared,
             background=Background(tasks, env.restarts, patience=patience),
         )
 
@@ -143,6 +146,19 @@ async def test_recovery_releases_names_that_no_restart_of_this_node_needs(env: R
     async with recovery(env) as replay:
         await replay.run()
     assert len(await env.pod.reserved()) == (0 if here else 1)
+
+
+@pytest.mark.parametrize("is_open", [True, False], ids=["resumed", "new"])
+async def test_recovery_leaves_the_names_of_a_rounds_member_to_its_restart(env: RestartEnv, *, is_open: bool) -> None:
+    """A member may begin a restart after the journal was read."""
+    intent = env.pod.cri_env.intent(id=await leave_name_reserved(env), created_at=NOW)
+    if is_open:
+        await env.store.begin(intent)
+    async with recovery(env, spared=frozenset({POD.uid})) as replay:
+        assert await replay.run() == 0
+    assert len(await env.pod.reserved()) == 1
+    await env.dependencies.actuators.swap.give_back(intent)
+    assert len(await env.pod.reserved()) == (0 if is_open else 1)
 
 
 async def test_recovery_leaves_the_names_of_restarts_in_the_journal(env: RestartEnv) -> None:
