@@ -10,7 +10,9 @@ after kubelet's Event ``Killing`` (``killContainer`` in pkg/kubelet/kuberuntime/
 import asyncio
 import contextlib
 import math
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeVar
@@ -55,7 +57,6 @@ _MOST_OF_A_TEXT: Final = 300
 """Characters to keep of one text of an Event: a path with a container's name has 89, and ``_STOPS_ALL`` is a start."""
 _STOPS_ALL: Final = "Stopping container "
 """The message of a kill that concerns all containers of a sandbox; kills of single containers have their reason."""
-_NANOSECONDS: Final = 1_000_000_000
 
 
 class _Kill(NamedTuple):
@@ -77,13 +78,15 @@ class PodEnds:
         containers: ports.Events,
         api: client.KubeClient | None = None,
         node_name: str = "",
+        now: Callable[[], float] = time.time,
     ) -> None:
-        """Without ``api`` the node is not queried."""
+        """Without ``api`` the node is not queried. ``now`` is Unix time."""
         self._pods = pods
         self._runtime = runtime
         self._containers = containers
         self._api = api
         self._node = paths.one("nodes", node_name) if node_name else ""
+        self._now = now
         self._stopped: OrderedDict[SandboxId, None] = OrderedDict()
         self._asked: OrderedDict[ContainerId, None] = OrderedDict()
         self._stopping: OrderedDict[SandboxId, None] = OrderedDict()
@@ -241,7 +244,7 @@ class PodEnds:
         except (errors.KubeError, TimeoutError) as error:
             log.info("pods.events_not_listed", error=str(error) or f"no answer within {_ANSWER:g} s")
             return False
-        kills = [kill for kill in listing.items if _stops(kill, ended)]
+        kills = [kill for kill in listing.items if _stops(kill, ended, now=self._now())]
         if any(kill.stops_all for kill in kills):
             _remember(ended.sandbox_id, self._stopping)
         if kills:
@@ -317,13 +320,14 @@ def _kill(event: dict[str, Any]) -> _Kill:
     )
 
 
-def _stops(kill: _Kill, ended: ContainerSummary) -> bool:
+def _stops(kill: _Kill, ended: ContainerSummary, *, now: float) -> bool:
     """Return whether an Event records the stop of this container, and not of an earlier one of its name. Pure.
 
-    Events have seconds: a stop in the second of the container's creation counts as the earlier one's.
+    Events have seconds: a stop in the second of the container's creation counts as the earlier one's. If the clock has
+    been set back since the creation, any stop of that name may be this container's.
     """
     try:
         at = datetime.fromisoformat(kill.at).timestamp()
     except (ValueError, OverflowError):
         return False
-    return kill.subject.endswith(f"{{{ended.ref.name}}}") and at > ended.created_at // _NANOSECONDS
+    return kill.subject.endswith(f"{{{ended.ref.name}}}") and not ended.is_newer(at, now=now)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -338,6 +339,13 @@ async def test_stop_that_kubelet_has_recorded_is_remembered() -> None:
     for _ in range(2):
         assert await env.ends.was_stopped(env.events.views[ContainerId("c")])
     assert env.api.listed.qsize() == 1
+
+
+async def test_recorded_stop_counts_after_the_clock_was_set_back() -> None:
+    env = Env(pods=outside.Pods(hooked()), api=Api(kills=[[kill(at="2024-05-05T11:10:00Z")]]))
+    later = int((time.time() + 3600) * 1e9)
+    env.events.run(ContainerRef(REF, "trainer"), name="c", created_at=later)
+    assert await env.ends.was_stopped(env.events.views[ContainerId("c")])
 
 
 async def test_kubelets_event_may_arrive_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
