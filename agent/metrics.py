@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.registry import Collector
 
-from kubemend.agent.model.verdicts import Health
+from kubemend.agent.model.verdicts import Health, Verdict
 from kubemend.agent.restart import process
 from kubemend.common import contained, process_metrics
 from kubemend.common.components import ComponentState
@@ -173,11 +173,12 @@ class Metrics:
             registry=registry,
         )
 
-    def forget(self, devices: Iterable[str]) -> None:
-        """Remove the verdicts of devices that are gone or have been renamed."""
-        for device in devices:
+    def show_devices(self, verdicts: Iterable[Verdict]) -> None:
+        """Show the verdicts of these devices only: others are gone, or have been renamed."""
+        self.device_verdict.clear()
+        for verdict in verdicts:
             for health in Health:
-                self.device_verdict.remove(device, health.value)
+                self.device_verdict.labels(verdict.device, health.value).set(health is verdict.health)
 
     def show_part(self, name: str, state: ComponentState) -> None:
         """Show the state of a component of the agent (``common.components.ComponentRegistry``)."""

@@ -121,7 +121,9 @@ class NodeServices:
         reporting = Reporting.of(shared.settings, api=shared.api, pods=pods, metrics=shared.metrics, parts=shared.parts)
         AnnotationReports(pods=pods, conditions=reporting.pods, events=reporting.events).begin()
         holders = GpuHolders(cache=shared.allocations, inventory=lambda: driver.inventory)
-        publisher = _publisher(sources, verdict_store=verdict_store, pods=pods, holders=holders, reporting=reporting)
+        publisher = _publisher(
+            shared, sources, verdict_store=verdict_store, pods=pods, holders=holders, reporting=reporting
+        )
         hub = hub_wiring.build_hub_client(
             shared.settings,
             parts=shared.parts,
@@ -277,7 +279,6 @@ class NodeServices:
 async def _verdicts(shared: Resources, sources: DeviceSources) -> VerdictStore:
     verdict_store = VerdictStore(
         store=shared.store,
-        metrics=shared.metrics,
         boot_id=shared.boot_id,
         catalog=shared.catalog,
         is_there=sources.nearby.is_there,
@@ -296,7 +297,13 @@ def _pods(shared: Resources) -> PodWatch:
 
 
 def _publisher(
-    sources: DeviceSources, *, verdict_store: VerdictStore, pods: PodWatch, holders: GpuHolders, reporting: Reporting
+    shared: Resources,
+    sources: DeviceSources,
+    *,
+    verdict_store: VerdictStore,
+    pods: PodWatch,
+    holders: GpuHolders,
+    reporting: Reporting,
 ) -> ConditionPublisher:
     return ConditionPublisher(
         verdict_store=verdict_store,
@@ -310,6 +317,7 @@ def _publisher(
             devices=sources.driver,
             condition=reporting.node,
             events=reporting.events,
+            metrics=shared.metrics,
             taints=reporting.taints,
             others=sources.other_names,
         ),

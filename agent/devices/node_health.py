@@ -1,4 +1,4 @@
-"""Publish the health of the node's devices: its condition, its Events, and taints if they are enabled."""
+"""Publish the health of the node's devices: its condition, its Events, metrics, and taints if they are enabled."""
 
 import asyncio
 import time
@@ -9,6 +9,7 @@ from kubemend.agent import ports
 from kubemend.agent.devices import event_messages
 from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.health.state import node_summary
+from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.conditions import Condition, ConditionStatus
 from kubemend.agent.model.verdicts import Verdict
 from kubemend.agent.model.workloads import PodRef
@@ -36,6 +37,7 @@ class NodeHealth:
         devices: ports.Devices,
         condition: NodeCondition,
         events: ports.EventRecorder,
+        metrics: Metrics,
         taints: Taints | None = None,
         others: Callable[[], Iterable[str]] = tuple,
         start_grace: float = 10.0,
@@ -50,6 +52,7 @@ class NodeHealth:
         self._devices = devices
         self._condition = condition
         self._events = events
+        self._metrics = metrics
         self._taints = taints
         self._others = others
         self._event_messages = event_messages.DeviceEventMessages()
@@ -65,6 +68,7 @@ class NodeHealth:
         inventory = self._devices.inventory
         names = {str(gpu.uuid) for gpu in inventory.gpus} | {*self._others()} | self._verdict_store.devices()
         verdicts = [self._verdict_store.verdict(name, inventory=inventory) for name in sorted(names)]
+        self._metrics.show_devices(verdicts)
         condition = node_summary.of_node(verdicts)
         if condition.status is not ConditionStatus.UNKNOWN or inventory.complete or self._is_grace_over:
             self._condition.set(condition)

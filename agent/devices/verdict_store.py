@@ -11,11 +11,10 @@ from kubemend.agent.clients.journal.store import JournalError, Store
 from kubemend.agent.health.catalog.catalog import EMPTY, Catalog
 from kubemend.agent.health.kmsg import record_key
 from kubemend.agent.health.state import fold, recurrence
-from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceId, DeviceInventory, DeviceLocator, device_key
 from kubemend.agent.model.findings import Finding, FindingKind, Source
-from kubemend.agent.model.verdicts import Health, Verdict
+from kubemend.agent.model.verdicts import Verdict
 
 log = structlog.get_logger(__name__)
 
@@ -29,7 +28,6 @@ class VerdictStore:
         self,
         *,
         store: Store,
-        metrics: Metrics,
         boot_id: str,
         catalog: Catalog = EMPTY,
         is_there: Callable[[str], bool | None] = lambda _: None,
@@ -41,7 +39,6 @@ class VerdictStore:
         ``now`` is Unix time; ``clock`` counts the time since a fault, however that is set.
         """
         self._store = store
-        self._metrics = metrics
         self._catalog = catalog
         self._is_there = is_there
         self._now = now
@@ -108,10 +105,7 @@ class VerdictStore:
         answers = inventory.answers(device)
         if not answers and (is_there := self._is_there(device)) is not None:
             answers = is_there
-        result = fold.verdict(self._state, device, answers=answers)
-        for health in Health:
-            self._metrics.device_verdict.labels(device=device, verdict=health.value).set(health is result.health)
-        return result
+        return fold.verdict(self._state, device, answers=answers)
 
     def worst_action(self, devices: Iterable[str], *, inventory: DeviceInventory) -> ActionClass:
         """Return the most severe action that any of the devices needs."""
@@ -153,7 +147,7 @@ class VerdictStore:
     def _align(self, inventory: DeviceInventory) -> None:
         if inventory is self._inventory:
             return
-        before, self._inventory = self._inventory, inventory
+        self._inventory = inventory
         here = {str(gpu.pci): gpu.uuid for gpu in inventory.gpus}
         moved = set(here.values())
         self._names = {name: uuid for name, uuid in self._names.items() if uuid not in moved} | here
@@ -162,8 +156,6 @@ class VerdictStore:
         for name in self._last_faults.keys() & self._names.keys():
             seen, current = self._last_faults.pop(name), self._names[name]
             self._last_faults[current] = max(seen, self._last_faults.get(current, seen))
-        there = {gpu.uuid for gpu in inventory.gpus} | self.devices()
-        self._metrics.forget({*self._names, *(gpu.uuid for gpu in before.gpus)} - there)
 
     async def save(self) -> None:
         """Write changes to disk. A write error is logged, and the verdicts in memory stay valid."""

@@ -45,7 +45,6 @@ class NodeEnv:
         self.metrics = Metrics(self.registry)
         self.verdict_store = VerdictStore(
             store=self.store,
-            metrics=self.metrics,
             boot_id=self.boot_id,
             catalog=self.catalog,
             is_there=self.is_there,

@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from kubemend.agent.app.device_sources import UnlistedGpus
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.node_health import NodeHealth
+from kubemend.agent.metrics import Metrics
 from kubemend.agent.model import conditions
 from kubemend.agent.model.conditions import Condition, ConditionStatus
 from kubemend.agent.model.devices import DeviceId, PciAddress
@@ -34,6 +36,7 @@ class Node:
             devices=self.devices,
             condition=self,
             events=self,
+            metrics=Metrics(CollectorRegistry()),
             others=self.unlisted.names,
             start_grace=0.0,
         )

@@ -4,13 +4,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.node_health import NodeHealth
 from kubemend.agent.devices.verdict_store import VerdictStore
+from kubemend.agent.health.state import fold
+from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import Condition, ConditionStatus
-from kubemend.agent.model.devices import DeviceInventory, DeviceLocator, PciAddress
+from kubemend.agent.model.devices import DeviceId, DeviceInventory, DeviceLocator, PciAddress
 from kubemend.agent.model.event_messages import EventMessage
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.verdicts import Health, Verdict
@@ -65,16 +68,23 @@ class Node:
         self.devices = outside.Devices()
         self.sink = Recorder()
         self.nics: tuple[str, ...] = ()
+        self.metrics = Metrics(CollectorRegistry())
         self.health = NodeHealth(
             verdict_store=verdict_store,
             devices=self.devices,
             condition=self.sink,
             events=self.sink,
+            metrics=self.metrics,
             taints=self.sink,
             others=lambda: self.nics,
             start_grace=start_grace,
             now=lambda: 100.0,
         )
+
+    def shown(self) -> dict[str, str]:
+        """Return the devices in the metrics with their verdicts."""
+        samples = [sample for metric in self.metrics.device_verdict.collect() for sample in metric.samples]
+        return {each.labels["device"]: each.labels["verdict"] for each in samples if each.value}
 
 
 @pytest.fixture
@@ -150,3 +160,28 @@ def test_recovery_is_recorded_for_device_no_longer_listed(node: Node) -> None:
         node.health.publish(HOLDERS)
     assert [event_message.reason for event_message in node.sink.event_messages] == ["DeviceDegraded", "DeviceHealthy"]
     assert node.sink.conditions[-1].message == "1 of 1 devices healthy"
+
+
+def test_metrics_show_a_device_by_its_latest_name_only(node: Node) -> None:
+    known, pci = node.devices.inventory, str(outside.GPU.pci)
+    node.devices.inventory = DeviceInventory()
+    on_the_bus = replace(OFF_THE_BUS, device=DeviceLocator(pci=outside.GPU.pci))
+    node.verdict_store.apply(on_the_bus, inventory=node.devices.inventory)
+    node.health.publish(None)
+    assert node.shown() == {pci: "Unhealthy"}
+    node.devices.inventory = known
+    node.health.publish(None)
+    assert node.shown() == {outside.GPU.uuid: "Unhealthy"}
+
+
+def test_metrics_drop_a_faulty_gpu_that_was_replaced(node: Node) -> None:
+    node.verdict_store.apply(OFF_THE_BUS, inventory=node.devices.inventory)
+    node.health.publish({})
+    other = replace(outside.GPU, uuid=DeviceId("GPU-2"))
+    node.devices.inventory = DeviceInventory(gpus=(other,), complete=True)
+    node.health.publish({})
+    assert node.shown() == {outside.GPU.uuid: "Unhealthy", "GPU-2": "Healthy"}
+    cleared = replace(OFF_THE_BUS, kind=FindingKind.CLEARED, code=fold.GONE, action=ActionClass.NONE, observed_at=90.0)
+    node.verdict_store.apply(cleared, inventory=node.devices.inventory)
+    node.health.publish({})
+    assert node.shown() == {"GPU-2": "Healthy"}

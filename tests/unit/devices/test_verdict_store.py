@@ -6,7 +6,6 @@ import pytest
 
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.verdict_store import VerdictStore
-from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceId, DeviceInventory, DeviceLocator, Gpu, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind, Source
@@ -34,18 +33,8 @@ def node(store: Store) -> NodeEnv:
 
 
 @pytest.fixture
-def metrics(node: NodeEnv) -> Metrics:
-    return node.metrics
-
-
-@pytest.fixture
 def verdict_store(node: NodeEnv) -> VerdictStore:
     return node.verdict_store
-
-
-def shown(metrics: Metrics) -> set[str]:
-    """Return the devices whose verdicts are in the metrics."""
-    return {sample.labels["device"] for metric in metrics.device_verdict.collect() for sample in metric.samples}
 
 
 async def test_fault_before_driver_start_counts_afterwards(verdict_store: VerdictStore) -> None:
@@ -110,20 +99,6 @@ async def test_fault_at_the_former_place_of_a_gpu_is_not_its_own(verdict_store: 
     there = dataclasses.replace(KNOWN, gpus=(moved,))
     assert verdict_store.apply(OFF_THE_BUS, inventory=there) == str(PCI)
     assert verdict_store.verdict(UUID, inventory=there).health is Health.HEALTHY
-
-
-async def test_metrics_show_device_by_latest_name_only(verdict_store: VerdictStore, metrics: Metrics) -> None:
-    verdict_store.verdict(verdict_store.apply(OFF_THE_BUS, inventory=NOT_YET), inventory=NOT_YET)
-    assert shown(metrics) == {str(PCI)}
-    verdict_store.verdict(UUID, inventory=KNOWN)
-    assert shown(metrics) == {UUID}
-
-
-async def test_metrics_drop_replaced_gpu(verdict_store: VerdictStore, metrics: Metrics) -> None:
-    verdict_store.verdict(UUID, inventory=KNOWN)
-    other = DeviceInventory(gpus=(Gpu(uuid=DeviceId("GPU-2"), pci=PCI, index=0),), complete=True)
-    verdict_store.verdict("GPU-2", inventory=other)
-    assert shown(metrics) == {"GPU-2"}
 
 
 async def test_clock_set_back_delays_no_end(verdict_store: VerdictStore) -> None:
