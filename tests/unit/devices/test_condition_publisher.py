@@ -185,6 +185,23 @@ async def test_recovery_is_published_on_a_pod_whose_process_alone_was_found_on_t
         assert said == {}
 
 
+async def test_fault_is_published_on_a_pod_whose_process_was_found_until_the_pod_ends(tmp_path: Path) -> None:
+    async with node.node_in(tmp_path) as here:
+        publisher, said = here.publisher(), here.said.said
+        here.verdict_store.apply(LOST, inventory=here.devices.inventory)
+        publisher.verdict_changed(device=outside.GPU.uuid, named=builders.POD)
+        for pod in (None, builders.pod()):  # the API server lists it only later
+            if pod is not None:
+                await here.pods.put(pod)
+            said.clear()
+            publisher.publish(Allocations(known=True))
+            assert said[builders.POD, conditions.DEVICE_FAILURE].status is ConditionStatus.TRUE
+        await here.pods.put(builders.pod(phase="Failed"))
+        said.clear()
+        publisher.publish(Allocations(known=True))
+        assert said == {}, "its Job may still read why it has failed"
+
+
 @pytest.mark.parametrize("phase", ["Running", "Failed"])
 async def test_recovery_is_published_on_a_pod_for_which_a_previous_agent_found_the_device(
     tmp_path: Path, phase: str
@@ -199,7 +216,8 @@ async def test_recovery_is_published_on_a_pod_for_which_a_previous_agent_found_t
         here.verdict_store.apply(back, inventory=here.devices.inventory)
         publisher.publish(Allocations(known=False))
         assert said == {}, "it may hold other devices, too"
-        publisher.publish(Allocations(known=True))
+        listed = Allocation(builders.POD.namespace, builders.POD.name, "trainer", frozenset())
+        publisher.publish(Allocations(items=(listed,), known=True))
         if phase == "Running":
             assert said[builders.POD, conditions.DEVICES_HEALTHY].status is ConditionStatus.TRUE
         else:
