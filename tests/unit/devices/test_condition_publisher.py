@@ -16,7 +16,8 @@ from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.model.devices import DeviceLocator, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind, Source
-from kubemend.agent.model.workloads import Allocation, Allocations, ClaimDevice, PluginDevice, PodRef
+from kubemend.agent.model.workloads import Allocation, Allocations, ClaimDevice, PluginDevice, PodRef, PodUid
+from kubemend.common import contained
 from tests.environments import node
 from tests.fakes import outside
 from tests.unit.restart import builders
@@ -150,6 +151,39 @@ async def test_health_of_the_node_is_published_with_the_holders_that_kubelet_nam
         assert health.holders == {outside.GPU.uuid: {builders.POD}}
         publisher.publish(Allocations(known=False))
         assert health.holders is None
+
+
+class Nics:
+    """A device plugin offers the NIC by an id of its own."""
+
+    def nics_for_gpus(self, gpus: Collection[str]) -> frozenset[str]:
+        return frozenset()
+
+    def nic_for_plugin_id(self, device_id: str) -> str | None:
+        return NIC if device_id == "port-1" else None
+
+
+async def test_fault_of_a_nic_is_published_on_the_pod_that_holds_it_by_a_device_plugin(tmp_path: Path) -> None:
+    other = PodRef(builders.POD.namespace, "fpga", PodUid("uid-fpga"))
+    held = {"not-listed-yet": {"port-1"}, other.name: {"fpga-0"}, builders.POD.name: {"port-1", "fpga-1"}}
+    items = [
+        Allocation(
+            builders.POD.namespace,
+            pod,
+            "trainer",
+            frozenset(),
+            plugin_devices=frozenset(PluginDevice("vendor.com/device", each) for each in ids),
+        )
+        for pod, ids in held.items()
+    ]
+    before = contained.count()
+    async with node.node_in(tmp_path) as here:
+        here.pods, health = outside.Pods(builders.pod(), builders.pod(ref=other)), NodeHealth()
+        here.verdict_store.apply(replace(LINK_DOWN, kind=FindingKind.NIC_LOST), inventory=here.devices.inventory)
+        here.publisher(nics=Nics(), node=health).publish(Allocations(items=tuple(items), known=True))
+        assert here.said.said[builders.POD, conditions.DEVICE_FAILURE].reason == "NicLost"
+        assert health.holders == {NIC: {builders.POD}}
+    assert contained.count() == before
 
 
 async def test_last_answer_of_kubelet_counts_for_the_pods_that_are_still_there(tmp_path: Path) -> None:
