@@ -146,7 +146,7 @@ class ConditionPublisher:
         )
 
     def _may_come_back(self, verdict: Verdict) -> bool:
-        age = self._clock() - self._times.of((verdict.device, verdict.reason), last_seen=verdict.since)
+        age = self._clock() - self._times.of(verdict.device, last_seen=verdict.since)
         return pod_conditions.may_come_back(self._verdict_store.active_faults(verdict.device), age=age)
 
     def _adopt_named(self, allocations: Allocations) -> None:
