@@ -11,7 +11,6 @@ from kubemend.agent.model.outcomes import Outcome
 from kubemend.agent.model.verdicts import Health, Verdict
 from kubemend.agent.restart import admission, intents, verification
 
-_RANK = {Health.HEALTHY: 0, Health.UNKNOWN: 1, Health.DEGRADED: 2, Health.UNHEALTHY: 3}
 _LINKS = (FindingKind.LINK_DOWN, FindingKind.RDMA_PORT_DOWN)
 _MUST_MOVE = (ActionClass.RESET_DEVICE, ActionClass.REBOOT_NODE, ActionClass.REPLACE)
 
@@ -59,8 +58,8 @@ def may_come_back(active_faults: Sequence[ActiveFault], *, age: float) -> bool:
     return bool(failing) and all(kind in _LINKS for kind in failing) and age < LINK_GRACE_PERIOD
 
 
-def _severity(verdict: Verdict) -> tuple[int, int]:
-    return verdict.action.severity, _RANK[verdict.health]
+def _severity(verdict: Verdict) -> tuple[int, bool]:
+    return verdict.action.severity, verdict.health is not Health.HEALTHY
 
 
 def faulty_device(condition: Condition) -> str:

@@ -13,7 +13,7 @@ from kubemend.agent.clients.podresources.client import AllocationCache
 from kubemend.agent.devices import condition_publisher, pod_conditions
 from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.conditions import ConditionStatus
+from kubemend.agent.model.conditions import Condition, ConditionStatus
 from kubemend.agent.model.devices import DeviceLocator, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.workloads import Allocation, Allocations, ClaimDevice, PluginDevice, PodRef, PodUid
@@ -243,7 +243,10 @@ async def test_recovery_is_published_on_a_pod_for_which_a_previous_agent_found_t
     async with node.node_in(tmp_path) as here:
         here.verdict_store.apply(LOST, inventory=here.devices.inventory)
         verdict = here.verdict_store.verdict(outside.GPU.uuid, inventory=here.devices.inventory)
-        published = pod_conditions.for_devices([verdict])
+        restart = Condition(
+            conditions.IN_PLACE_RESTART, ConditionStatus.FALSE, "Failed", "trainer restart by swap: why"
+        )
+        published = restart, *pod_conditions.for_devices([verdict])
         here.pods = outside.Pods(builders.pod(conditions=published, phase=phase))
         publisher, said = here.publisher(), here.said.said
         back = replace(LOST, kind=FindingKind.DEVICE_BACK, action=ActionClass.NONE)

@@ -13,7 +13,7 @@ from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.common.components import ComponentState, ComponentStatus
 from tests.environments.node import verdicts
 
-NIC = PciAddress.parse("0000:c1:00.0")
+NIC, OTHER = PciAddress.parse("0000:c1:00.0"), PciAddress.parse("0000:c2:00.0")
 HOUR = 3600.0
 READY, BROKEN = ComponentStatus(ComponentState.READY), ComponentStatus(ComponentState.DEGRADED)
 
@@ -37,9 +37,9 @@ class Log:
             clock=lambda: self.time,
         )
 
-    def tells(self, kind: FindingKind, action: ActionClass = ActionClass.OBSERVE) -> None:
+    def tells(self, kind: FindingKind, action: ActionClass = ActionClass.OBSERVE, *, nic: PciAddress = NIC) -> None:
         finding = Finding(
-            Source.KERNEL_LOG, kind, "", DeviceLocator(pci=NIC), action, observed_at=self.time + self.clock_set
+            Source.KERNEL_LOG, kind, "", DeviceLocator(pci=nic), action, observed_at=self.time + self.clock_set
         )
         self.verdict_store.apply(finding, inventory=DeviceInventory())
 
@@ -92,7 +92,8 @@ def test_expiry_ignores_degradation_of_other_sources(log: Log) -> None:
     log.fading.kernel_log_is(READY)
     log.tells(FindingKind.LINK_DOWN, ActionClass.REPLACE)
     log.tells(FindingKind.NIC_FATAL, ActionClass.RESET_DEVICE)
-    assert log.over_after(1000 * HOUR) == []
+    log.tells(FindingKind.NIC_TIMEOUT)
+    assert log.over_after(1000 * HOUR) == ["NicTimeout"]
 
 
 def test_expiry_takes_a_time_in_the_future_for_now(log: Log) -> None:
@@ -108,10 +109,15 @@ def test_expiry_ignores_a_clock_that_was_set(log: Log, step: float) -> None:
     log.fading.kernel_log_is(READY)
     log.over_after(6 * HOUR)
     log.tells(FindingKind.NIC_TIMEOUT)
-    assert log.over_after(60.0) == []
+    log.over_after(1.0)
+    log.tells(FindingKind.NIC_TIMEOUT, nic=OTHER)
+    log.tells(FindingKind.AER_NON_FATAL)
+    assert log.over_after(59.0) == []
     log.clock_set = step
     assert log.over_after(HOUR - 61.0) == []
     assert log.over_after(1.0) == ["NicTimeout"]
+    log.over.clear()
+    assert sorted(log.over_after(1.0)) == ["AerNonFatal", "NicTimeout", "NicTimeout"]
 
 
 @pytest.mark.parametrize("step", [-5 * HOUR, 5 * HOUR], ids=["back", "forward"])

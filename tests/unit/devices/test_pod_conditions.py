@@ -62,11 +62,12 @@ def test_link_that_may_come_back_hides_no_lost_gpu() -> None:
     assert (devices.reason, fails.status, fails.reason) == ("LinkDown", TRUE, "Xid79")
 
 
-def test_only_a_link_that_has_just_gone_down_may_come_back() -> None:
+@pytest.mark.parametrize("link", [FindingKind.LINK_DOWN, FindingKind.RDMA_PORT_DOWN])
+def test_only_a_link_that_has_just_gone_down_may_come_back(link: FindingKind) -> None:
     down, lost, hot = (
         ActiveFault(kind, "", action, first_seen=0.0, last_seen=0.0)
         for kind, action in (
-            (FindingKind.LINK_DOWN, ActionClass.REPLACE),
+            (link, ActionClass.REPLACE),
             (FindingKind.NIC_LOST, ActionClass.REPLACE),
             (FindingKind.NIC_HOT, ActionClass.OBSERVE),
         )

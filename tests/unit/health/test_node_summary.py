@@ -66,6 +66,12 @@ def test_known_fault_takes_precedence_over_unknown() -> None:
     )
 
 
+def test_known_fault_takes_precedence_over_one_that_only_the_driver_can_judge() -> None:
+    undecided = Verdict("a", Health.UNKNOWN, ActionClass.ASK_DRIVER, "Xid119", "Xid 119", 86400.0)
+    found = node_summary.of_node([undecided, degraded("b")])
+    assert (found.status, found.reason) == (ConditionStatus.FALSE, "Throttled")
+
+
 def test_older_of_two_equal_faults_gives_the_reason() -> None:
     younger = Verdict("a", Health.UNHEALTHY, ActionClass.REBOOT_NODE, "Xid48", "", 200.0)
     assert node_summary.of_node([younger, lost("b", since=100.0)]).reason == "Xid79"
