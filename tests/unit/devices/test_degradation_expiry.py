@@ -1,5 +1,6 @@
 """End degradations that the kernel log, while it is read, does not report again."""
 
+import asyncio
 from dataclasses import dataclass, field
 
 import pytest
@@ -11,6 +12,7 @@ from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceInventory, DeviceLocator, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.common.components import ComponentState, ComponentStatus
+from tests import eventually
 from tests.environments.node import verdicts
 
 NIC, OTHER = PciAddress.parse("0000:c1:00.0"), PciAddress.parse("0000:c2:00.0")
@@ -35,6 +37,7 @@ class Log:
             submit=lambda finding: self.over.append(finding.code),
             now=lambda: self.time + self.clock_set,
             clock=lambda: self.time,
+            period=0.01,
         )
 
     def tells(self, kind: FindingKind, action: ActionClass = ActionClass.OBSERVE, *, nic: PciAddress = NIC) -> None:
@@ -131,3 +134,13 @@ def test_expiry_keeps_degradation_that_is_seen_again_after_the_clock_was_set(log
     log.tells(FindingKind.NIC_TIMEOUT)
     assert log.over_after(60.0) == []
     assert log.over_after(HOUR - 61.0) == []
+
+
+async def test_expiry_checks_as_long_as_the_agent_runs(log: Log) -> None:
+    log.fading.kernel_log_is(READY)
+    log.tells(FindingKind.NIC_TIMEOUT)
+    log.time += HOUR
+    running = asyncio.create_task(log.fading.run())
+    await eventually.true(lambda: log.over.count("NicTimeout") > 1)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
