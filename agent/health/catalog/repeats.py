@@ -30,12 +30,18 @@ class Repeats:
         return f"{self.count} within {span(self.within)}{place} also call for {self.action.value}"
 
     def reached(self, times: Iterable[float]) -> bool:
-        """Return whether events at these times (seconds, any order) ever reached the count within the time."""
-        events: list[float] = []
-        for time in sorted(times):
-            if not events or time - events[-1] >= BURST_SECONDS:
-                events.append(time)
-        return any(last - first <= self.within for first, last in zip(events, events[self.count - 1 :], strict=False))
+        """Return whether lines at these times (seconds, any order) ever reached the count within the time."""
+        found = events(times)
+        return any(last - first <= self.within for first, last in zip(found, found[self.count - 1 :], strict=False))
+
+
+def events(times: Iterable[float]) -> list[float]:
+    """Return the time of the first line of each event."""
+    found: list[float] = []
+    for time in sorted(times):
+        if not found or time - found[-1] >= BURST_SECONDS:
+            found.append(time)
+    return found
 
 
 def span(seconds: float) -> str:

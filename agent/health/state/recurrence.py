@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from kubemend.agent.health.catalog import repeats
 from kubemend.agent.health.catalog.catalog import AppCaused, Catalog, FaultKey
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.findings import Finding, FindingKind, Source
@@ -65,13 +66,17 @@ def noted(
     fault = Fault(device, key, tuple(finding.evidence.get(name, "") for name in rule.same))
     since = finding.observed_at - rule.within
     before = (each for each in history.faults.get(fault, ()) if each.at >= since and (each_counts or each.pod != pod))
-    occurrences = (*before, Occurrence(finding.observed_at, pod))[-MOST_TIMES:]
+    occurrences = (*before, Occurrence(finding.observed_at, pod))
+    events = repeats.events(each.at for each in occurrences)
+    if each_counts:  # further lines of an event would take the place of earlier events
+        occurrences = tuple({each.at: each for each in occurrences if each.at in events}.values())
+    occurrences = occurrences[-MOST_TIMES:]
     kept = _recent(history, now=finding.observed_at, catalog=catalog)
     after = History(MappingProxyType({**kept, fault: occurrences}))
     action = catalog.after_repeats(key, [each.at for each in occurrences])
     if action is ActionClass.NONE:
         return after, None
-    text = f"{finding.title} came {len(occurrences)} times within {rule.within / 3600:g} h"
+    text = f"{finding.title} came {len(events)} times within {rule.within / 3600:g} h"
     return after, replace(finding, kind=FindingKind.FAULT_REPEATED, code="", action=action, text=text, pid=None)
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from kubemend.agent.clients.journal import codec
 from kubemend.agent.health.catalog import catalog_file
+from kubemend.agent.health.catalog.catalog import FaultKey
 from kubemend.agent.health.state import recurrence
-from kubemend.agent.health.state.recurrence import History
+from kubemend.agent.health.state.recurrence import Fault, History, Occurrence
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceLocator
 from kubemend.agent.model.findings import Finding, FindingKind, Source
@@ -65,6 +66,15 @@ def test_many_lines_of_one_event_count_once() -> None:
     assert recurred(*((xid("31", at=at * 0.01), "") for at in range(500))) == []
 
 
+def test_many_lines_of_one_event_displace_no_earlier_event_and_count_once_in_the_message() -> None:
+    lines = [begin + at * 0.01 for begin in (0.0, 10 * HOUR, 20 * HOUR) for at in range(100)]
+    history, found = History(), None
+    for at in lines:
+        history, found = recurrence.noted(history, xid("79", at=at), device=GPU, pod="a", catalog=CATALOG)
+    assert found is not None
+    assert (found.action, found.text) == (ActionClass.REPLACE, "Xid 79 came 3 times within 72 h")
+
+
 def test_occurrences_before_the_window_do_not_count() -> None:
     assert recurred((xid("31", at=0.0), "a"), (xid("31", at=25 * HOUR), "b")) == []
 
@@ -88,6 +98,20 @@ def test_recurrence_is_a_fault_of_the_device_with_the_number_within_the_window()
 def test_rule_with_place_counts_only_the_same_place(tpc: str, suspect: bool) -> None:
     found = recurred((xid("13", at=0.0, gpc="0", tpc="1"), "a"), (xid("13", at=HOUR, gpc="0", tpc=tpc), "b"))
     assert bool(found) is suspect
+
+
+def test_other_fault_in_between_drops_nothing_that_is_still_in_the_window() -> None:
+    came = [(xid("31", at=0.0), "a"), (xid("31", at=20 * HOUR), "b")]
+    later = [(xid("79", at=30 * HOUR), "b"), (xid("31", at=40 * HOUR), "c")]
+    assert recurred(*came, *later) == [FindingKind.FAULT_REPEATED] * 2
+
+
+@pytest.mark.parametrize("code", ["43", "99999"], ids=["without-a-rule", "unknown"])
+def test_stored_fault_that_a_new_catalog_no_longer_counts_is_dropped(code: str) -> None:
+    stored = Fault(GPU, FaultKey(FindingKind.XID, code))
+    history = History({stored: (Occurrence(0.0),)})
+    after, _ = recurrence.noted(history, xid("31", at=1.0), device=GPU, pod="a", catalog=CATALOG)
+    assert [fault.key.code for fault in after.faults] == ["31"]
 
 
 def test_fault_without_rule_is_not_stored() -> None:
