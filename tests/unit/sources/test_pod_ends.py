@@ -51,6 +51,12 @@ def pod(**changes: Any) -> PodView:
     return PodView(**defaults | changes)
 
 
+@pytest.fixture(autouse=True)
+def only_news_wake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller that is not woken by what happens looks again too late."""
+    monkeypatch.setattr(pod_ends, "_RECHECK", 2 * SECONDS)
+
+
 @dataclass
 class Runtime:
     """The pod's sandbox. ``answers`` False: the runtime is unavailable."""
@@ -175,6 +181,17 @@ async def test_unavailable_api_and_runtime_leave_the_last_state() -> None:
     assert await env.ends.present_reason(REF, SANDBOX) == "it is being deleted"
 
 
+async def test_pod_is_ending_by_the_api_servers_answer_before_the_watch_shows_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def ask(of: PodRef, *, timeout: float) -> PodView:
+        return pod(ref=of, deleting=True)
+
+    env = Env()
+    monkeypatch.setattr(env.pods, "ask", ask)
+    assert await env.ends.present_reason(REF, SANDBOX) == "it is being deleted"
+
+
 async def test_remembered_sandboxes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_ends, "_SANDBOXES", 2)
     env = Env()
@@ -213,6 +230,22 @@ async def test_error_with_other_containers_stopped_is_the_pods_end() -> None:
         await asyncio.sleep(0)
         env.ends.stop_asked(sidecar)
         assert await doubt == "kubelet stops its other containers as well"
+
+
+async def test_stop_of_the_other_containers_before_an_error_is_the_pods_end() -> None:
+    env = Env()
+    env.ends.stop_asked(env.events.run(ContainerRef(REF, "shipper"), name="s"))
+    async with env.doubting(ERROR, quick=0.0) as doubt:
+        assert await doubt == "kubelet stops its other containers as well"
+
+
+async def test_container_that_was_stopped_and_has_ended_long_before_is_no_evidence() -> None:
+    backs_off = ContainerSpec("shipper", ContainerRole.MAIN, running=False)
+    env = Env(pods=outside.Pods(pod(containers=(ContainerSpec("trainer", ContainerRole.MAIN), backs_off))))
+    env.ends.stop_asked(env.events.run(ContainerRef(REF, "shipper"), name="s"))
+    env.events.exit(ContainerId("s"), code=137)
+    async with env.doubting(ERROR, quick=0.0) as doubt:
+        assert await doubt == ""
 
 
 async def test_stop_by_this_agent_is_no_evidence() -> None:
