@@ -30,6 +30,7 @@ from kubemend.agent.sources import pod_ends
 from kubemend.agent.sources.pod_ends import PodEnds
 from kubemend.common import aio
 from kubemend.common.kube import client, errors
+from tests import eventually
 from tests.fakes import outside
 
 REF = PodRef("team", "solo", PodUid("u"))
@@ -55,6 +56,8 @@ def pod(**changes: Any) -> PodView:
 def only_news_wake(monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller that is not woken by what happens looks again too late."""
     monkeypatch.setattr(pod_ends, "_RECHECK", 2 * SECONDS)
+    monkeypatch.setattr(exits, "PATIENT", 2 * SECONDS)
+    monkeypatch.setattr(exits, "STOPPED", 2 * SECONDS)
 
 
 @dataclass
@@ -129,6 +132,10 @@ class Env:
             yield doubt
             await doubt
             following.cancel()
+
+    async def until_doubted(self) -> None:
+        """Wait until a caller waits for news."""
+        await eventually.true(lambda: bool(self.ends._waiting))
 
 
 def condition(kind: str, status: str, message: str = "") -> dict[str, Any]:
@@ -208,6 +215,7 @@ async def test_unexplained_exit_is_a_fault_after_a_moment() -> None:
 async def test_exit_with_its_sandbox_is_not_a_fault() -> None:
     env = Env()
     async with env.doubting(ERROR, quick=SECONDS) as doubt:
+        await env.until_doubted()
         env.ends.sandbox_stopped(SANDBOX)
         assert await doubt == "its sandbox has been stopped"
 
@@ -216,8 +224,7 @@ async def test_stop_among_running_containers_is_doubted_until_kubelet_recreates_
     env = Env()
     env.events.run(ContainerRef(REF, "shipper"), name="s")
     async with env.doubting(Exit("trainer", 143), quick=0.0) as doubt:
-        await asyncio.sleep(0)
-        assert not doubt.done()
+        await env.until_doubted()
         env.events.run(ContainerRef(REF, "trainer"), name="c2", attempt=1, created_at=5, state=ContainerState.CREATED)
         assert await doubt == ""
 
@@ -227,7 +234,7 @@ async def test_error_with_other_containers_stopped_is_the_pods_end() -> None:
     env = Env()
     sidecar = env.events.run(ContainerRef(REF, "shipper"), name="s")
     async with env.doubting(ERROR, quick=SECONDS) as doubt:
-        await asyncio.sleep(0)
+        await env.until_doubted()
         env.ends.stop_asked(sidecar)
         assert await doubt == "kubelet stops its other containers as well"
 
@@ -263,8 +270,7 @@ async def test_error_after_requested_stop_is_doubted_while_others_run() -> None:
     env.ends.stop_asked(ContainerId("c"))
     assert await env.ends.was_stopped(env.events.views[ContainerId("c")])
     async with env.doubting(ERROR, quick=0.0) as doubt:
-        await asyncio.sleep(0)
-        assert not doubt.done()
+        await env.until_doubted()
         await env.pods.put(pod(leaving="Evicted"))
         assert await doubt == "Kubernetes is ending it: Evicted"
 
@@ -276,8 +282,7 @@ async def test_an_error_after_a_request_that_could_not_be_read_is_doubted_until_
     env = Env()
     env.ends.request_unread()
     async with env.doubting(ERROR, quick=0.0) as doubt:
-        await asyncio.sleep(0)
-        assert not doubt.done()
+        await env.until_doubted()
         env.ends.sandbox_stopped(SANDBOX)
         assert await doubt == "its sandbox has been stopped"
 
@@ -487,7 +492,9 @@ async def test_a_stop_that_may_have_been_missed_counts_as_kubelets(monkeypatch: 
         assert await env.ends.stop_reason(ContainerId("c"), REF, SANDBOX) == missed, "no agent ran before"
         monkeypatch.setattr(pod_ends, "_MISSED", 0.0)
         assert await env.ends.stop_reason(ContainerId("c"), REF, SANDBOX) == ""
-        monkeypatch.setattr(pod_ends, "_MISSED", 1.0)
+        monkeypatch.setattr(pod_ends, "_MISSED", 3600.0)
+        env.ends._began -= 3600.0
+        assert await env.ends.stop_reason(ContainerId("c"), REF, SANDBOX) == ""
         env.ends.request_unread()
         assert await env.ends.stop_reason(ContainerId("c"), REF, SANDBOX) == missed
         following.cancel()
