@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -69,6 +70,8 @@ def test_changed_reason_or_milder_verdict_is_recorded() -> None:
     assert said(tell(reported, ECC)) == [(None, "DeviceUnhealthy")]
     assert said(tell(reported, LOST)) == [(None, "DeviceUnhealthy")]
     assert said(tell(reported, HOT)) == [(None, "DeviceDegraded")]
+    graver = replace(HOT, health=Health.UNHEALTHY, action=ActionClass.RESET_DEVICE)
+    assert said(tell(reported, graver)) == [(None, "DeviceUnhealthy")]
 
 
 def test_recovery_is_recorded_only_where_fault_was() -> None:

@@ -11,6 +11,7 @@ from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceId, DeviceInventory, locator
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.verdicts import Health, Verdict
+from kubemend.common import contained
 from tests.environments.node import verdicts
 from tests.fakes import outside
 from tests.fakes.gpu_host import GpuHost
@@ -77,11 +78,18 @@ async def test_suspicion_of_stuck_process_ends_when_process_ends(env: Env) -> No
     assert env.verdict().health is Health.HEALTHY
 
 
-async def test_suspicion_survives_silent_driver(env: Env) -> None:
-    env.suspects.mark_suspect(STUCK, device=GPU, text="stuck")
-    env.host.answers = False
+@pytest.mark.parametrize(
+    ("device", "answers"),
+    [(GPU, False), ("GPU-that-it-omits", True), ("0000:3b:00.0", True)],
+    ids=["silent", "omitted", "known-by-its-address-only"],
+)
+async def test_suspicion_survives_driver_that_shows_nothing_of_the_device(env: Env, device: str, answers: bool) -> None:
+    before = contained.count()
+    env.suspects.mark_suspect(STUCK, device=device, text="stuck")
+    env.host.answers = answers
     await env.suspects.check()
-    assert env.verdict().health is Health.DEGRADED
+    assert env.verdict_store.verdict(device, inventory=INVENTORY).health is Health.DEGRADED
+    assert contained.count() == before
 
 
 async def test_suspicion_does_not_end_by_time_alone(env: Env) -> None:
