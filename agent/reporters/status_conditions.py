@@ -42,7 +42,7 @@ class StatusConditions:
 async def write(api: client.KubeClient, target: StatusConditions, *, now: float, heartbeat: bool = False) -> bool:
     """Write one object's desired conditions; return whether that took a write.
 
-    ``now`` is Unix time; for ``heartbeat`` see ``condition_patch.merge``. Raises NotFoundError if the object is gone,
+    ``now`` is Unix time; for ``heartbeat`` see ``condition_patch``. Raises NotFoundError if the object is gone,
     even if there is a new one of its name; ConflictError if others write at the same time: try again, the known
     conditions are fresh; InvalidError if the server will never accept it: then it counts as written; other KubeErrors:
     try later.
