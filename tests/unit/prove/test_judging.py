@@ -51,6 +51,19 @@ def test_complete_proof_without_a_difference_passes_and_shows_rates() -> None:
     assert verdict.evidence["tests"]["memory"]["gigabytes_per_second"] == 2500
 
 
+@pytest.mark.parametrize("is_fast_first", [True, False])
+def test_pass_shows_the_time_of_each_test_and_the_best_rate(is_fast_first: bool) -> None:
+    fast, slow = step(Test.MEMORY), replace(step(Test.MEMORY), seconds=MOVED / 1e12)
+    others = tuple(replace(each, moved=0) for each in GOOD.steps if each.test is not Test.MEMORY)
+    passes = (fast, slow) if is_fast_first else (slow, fast)
+
+    tests = judging.judge(UUID, replace(GOOD, steps=(*others, *passes))).evidence["tests"]
+
+    seconds = pytest.approx(fast.seconds + slow.seconds, abs=1e-5)
+    assert tests["memory"] == {"seconds": seconds, "bytes": MOVED, "gigabytes_per_second": 2500}
+    assert tests[Test.FLOAT_PRODUCT.value] == {"seconds": pytest.approx(fast.seconds, abs=1e-5)}
+
+
 @pytest.mark.parametrize(
     ("test", "reason"),
     [
@@ -66,7 +79,17 @@ def test_one_wrong_value_fails_with_its_place(test: Test, reason: Reason) -> Non
     verdict = judging.judge(UUID, with_step(replace(step(test), wrong=1, offset=0x40, expected=3, got=7)))
 
     assert short(verdict) == (Outcome.FAILED, reason)
-    assert (verdict.evidence["offset"], verdict.evidence["expected"], verdict.evidence["got"]) == (0x40, "0x3", "0x7")
+    assert verdict.evidence == {
+        "test": test.value,
+        "detail": "",
+        "planned": 100,
+        "compared": 100,
+        "wrong": 1,
+        "offset": 0x40,
+        "expected": "0x3",
+        "got": "0x7",
+        "seconds": step(test).seconds,
+    }
 
 
 @pytest.mark.parametrize("test", OF_ONE_GPU)
@@ -210,6 +233,14 @@ def test_gpu_that_is_not_known_to_be_idle_is_not_used(
 
     assert verdict is not None
     assert short(verdict) == expected
+
+
+@pytest.mark.parametrize(("number", "shown"), [(4, "1, 2, 3, 4"), (5, "1, 2, 3, 4, …")])
+def test_first_processes_on_a_gpu_are_named(number: int, shown: str) -> None:
+    processes = tuple(ProcessUse(pid, None) for pid in range(number, 0, -1))
+    verdict = judging.obstacle(GPU, replace(IDLE, processes=processes), mps=False)
+    assert verdict is not None
+    assert (verdict.message, verdict.evidence) == (f"processes use it: {shown}", {"pids": [*range(1, number + 1)]})
 
 
 def test_gpu_is_not_used_where_processes_of_others_may_be_hidden() -> None:
