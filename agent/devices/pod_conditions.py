@@ -1,5 +1,6 @@
 """Build pod conditions from verdicts and restarts. Pure."""
 
+import operator
 from collections.abc import Collection, Sequence
 
 from kubemend.agent.health.state.fold import ActiveFault
@@ -11,6 +12,7 @@ from kubemend.agent.model.outcomes import Outcome
 from kubemend.agent.model.verdicts import Health, Verdict
 from kubemend.agent.restart import admission, intents, verification
 
+_gravity = operator.attrgetter("gravity")
 _LINKS = (FindingKind.LINK_DOWN, FindingKind.RDMA_PORT_DOWN)
 _MUST_MOVE = (ActionClass.RESET_DEVICE, ActionClass.REBOOT_NODE, ActionClass.REPLACE)
 
@@ -28,9 +30,9 @@ def for_devices(
     and an unknown state of theirs is ignored. ``DeviceFailure`` is True only if no restart on this node can help, so a
     Job's podFailurePolicy can use it. ``returning`` are devices that ``may_come_back``.
     """
-    own = max(verdicts, key=_severity)
+    own = max(verdicts, key=_gravity)
     faulty = [verdict for verdict in near if verdict.health in (Health.DEGRADED, Health.UNHEALTHY)]
-    worst = max((own, *faulty), key=_severity)
+    worst = max((own, *faulty), key=_gravity)
     status = {
         Health.HEALTHY: ConditionStatus.TRUE,
         Health.UNKNOWN: ConditionStatus.UNKNOWN,
@@ -41,7 +43,7 @@ def for_devices(
     failed = [verdict for verdict in verdicts if verdict.action in _MUST_MOVE and verdict.device not in returning]
     return (
         Condition(conditions.DEVICES_HEALTHY, status, worst.reason, message),
-        _device_failure(max(failed, key=_severity, default=None)),
+        _device_failure(max(failed, key=_gravity, default=None)),
     )
 
 
@@ -56,10 +58,6 @@ def may_come_back(active_faults: Sequence[ActiveFault], *, age: float) -> bool:
     """Return whether a device fails a pod only by a link that has just gone down, ``age`` seconds ago."""
     failing = [fault.kind for fault in active_faults if fault.action in _MUST_MOVE]
     return bool(failing) and all(kind in _LINKS for kind in failing) and age < LINK_GRACE_PERIOD
-
-
-def _severity(verdict: Verdict) -> tuple[int, bool]:
-    return verdict.action.severity, verdict.health is not Health.HEALTHY
 
 
 def faulty_device(condition: Condition) -> str:

@@ -15,6 +15,9 @@ class Health(enum.Enum):
     UNKNOWN = "Unknown"
 
 
+_RANK = {Health.HEALTHY: 0, Health.UNKNOWN: 1, Health.DEGRADED: 2, Health.UNHEALTHY: 3}
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The health of a device, the action it needs, and the time since when.
@@ -29,3 +32,8 @@ class Verdict:
     reason: str
     message: str
     since: float = 0.0
+
+    @property
+    def gravity(self) -> tuple[int, int]:
+        """How grave it is, compared with others: a known fault takes precedence over an unknown state."""
+        return _RANK[self.health], self.action.severity

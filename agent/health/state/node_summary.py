@@ -24,7 +24,6 @@ _STATUS = {
     Health.DEGRADED: ConditionStatus.FALSE,
     Health.UNHEALTHY: ConditionStatus.FALSE,
 }
-_RANK = {Health.HEALTHY: 0, Health.UNKNOWN: 1, Health.DEGRADED: 2, Health.UNHEALTHY: 3}
 
 
 def of_node(verdicts: Sequence[Verdict]) -> Condition:
@@ -40,7 +39,8 @@ def of_node(verdicts: Sequence[Verdict]) -> Condition:
 
 
 def _order(verdict: Verdict) -> tuple[int, int, float, str]:
-    return -_RANK[verdict.health], -verdict.action.severity, verdict.since, verdict.device
+    health, action = verdict.gravity
+    return -health, -action, verdict.since, verdict.device
 
 
 def _message(ranked: Sequence[Verdict]) -> str:

@@ -76,3 +76,10 @@ def test_only_a_link_that_has_just_gone_down_may_come_back(link: FindingKind) ->
     found = [pod_conditions.may_come_back([hot, down], age=age) for age in (0.0, patience - 1, patience)]
     assert found == [True, True, False]
     assert not any(pod_conditions.may_come_back(faults, age=0.0) for faults in ([lost], [down, lost], [hot], []))
+
+
+def test_known_fault_takes_precedence_over_one_that_only_the_driver_can_judge() -> None:
+    undecided = Verdict("a", Health.UNKNOWN, ActionClass.ASK_DRIVER, "Xid119", "Xid 119", 86400.0)
+    degraded = Verdict("b", Health.DEGRADED, ActionClass.OBSERVE, "Throttled", "slowed by hardware", 86400.0)
+    healthy, _ = pod_conditions.for_devices([undecided, degraded])
+    assert (healthy.status, healthy.reason) == (ConditionStatus.FALSE, "Throttled")
