@@ -313,6 +313,30 @@ async def test_two_of_one_name_stay_held_while_the_runtime_is_away(
     assert (await env.pod.running())["trainer"] == [theirs]
 
 
+async def test_next_round_takes_over_two_of_one_name_that_could_not_be_told_apart(
+    env: RoundEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aio.Backoff, "next_wait", lambda _: 0.0)
+    await env.order(containers=frozenset({"trainer"})).next()
+    swapper = env.restarts._dependencies.actuators.swap
+    carry_out, tried = swapper.carry_out, asyncio.Event()
+    (first,) = await env.store.unfinished()
+
+    async def away(intent: Any, **how: Any) -> Outcome:
+        tried.set()
+        return Outcome(Result.UNFINISHED) if intent.id == first.id else await carry_out(intent, **how)
+
+    monkeypatch.setattr(swapper, "carry_out", away)
+    await env.pod.kubelet_starts("trainer", attempt=2)
+    await tried.wait()
+    reported = env.order(round="default/gang-2", attempt=2, containers=frozenset({"trainer"}))
+    assert (await reported.next()).phase is StepPhase.STOPPED
+    assert len(env.freezer.still()) == 1
+    env.rounds.release("default/gang-2", [])
+    assert (await reported.next()).phase is StepPhase.RUNNING
+    assert len((await env.pod.running())["trainer"]) == 1
+
+
 async def test_kubelets_created_container_is_removed_before_release(env: RoundEnv) -> None:
     """Otherwise kubelet starts it after the release, and the running successor would be removed for it."""
     reported = env.order(containers=frozenset({"trainer"}))
