@@ -81,8 +81,10 @@ class Pods:
         return lambda: self._listeners.remove(listener)
 
     async def wait_for(self, uid: PodUid, predicate: Callable[[PodView], bool], *, timeout: float) -> PodView | None:
+        was_there = uid in self._pods
+
         def found() -> bool:
-            return uid in self._pods and predicate(self._pods[uid])
+            return predicate(self._pods[uid]) if uid in self._pods else was_there
 
         self.waited.set()
         try:
@@ -90,7 +92,7 @@ class Pods:
                 await self._changed.wait_for(found)
         except TimeoutError:
             return None
-        return self._pods[uid]
+        return self._pods.get(uid)
 
 
 @dataclass

@@ -511,6 +511,16 @@ async def test_held_pod_that_is_deleted_ends_and_reports_gone(env: RoundEnv) -> 
     assert (await reported_again.next()).phase is StepPhase.GONE
 
 
+async def test_held_pod_that_is_force_deleted_ends_at_once(env: RoundEnv) -> None:
+    """The API server shows no deletion of it before it is gone."""
+    reported = env.order()
+    await reported.next()
+    env.pod.cri_env.server.runtime.exit(env.pod.old["shipper"], exit_code=137)
+    await env.pod.pods.gone(POD.uid)
+    assert (await reported.next()).phase is StepPhase.GONE
+    assert not await env.pod.running()
+
+
 async def test_held_pod_whose_node_shuts_down_has_failed_when_the_shutdown_is_cancelled(env: RoundEnv) -> None:
     reported = env.order()
     await reported.next()
