@@ -159,13 +159,10 @@ class RuntimeOps:
         await self._clean(container_id)
 
     def _kept_of(self, container_id: ContainerId) -> LayerKeeping | None:
-        name = self.name_of(container_id)
-        return self.preparation.kept.get(name) if name in self.specs else None
+        return self.preparation.kept.get(self.name_of(container_id))
 
     async def _clean(self, container_id: ContainerId) -> None:
         name = self.name_of(container_id)
-        if name not in self.specs:
-            return
         if self.preparation.cleans(name):
             begun = asyncio.get_running_loop().time()
             await self.preparation.clean(name, is_first=self.listing.is_first(self.state.seen))
