@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,16 +22,17 @@ from tests.environments.runtime import POD, TARGET, CriEnv
 from tests.fakes.cri_server import Call
 
 
-async def exited(env: RestartEnv, *, known: bool = True, **annotations: str) -> Request:
-    """Opt in, end the trainer, whose status has been prefetched where ``known``, and return the exit's request."""
+async def exited(env: RestartEnv, *, cached: Collection[str] = ("container", "sandbox"), **annotations: str) -> Request:
+    """Opt in, end the trainer, whose status and whose sandbox's have been prefetched, and return the exit's request."""
     view = env.pod.pods.pods()[POD.uid]
     written = {"kubemend.io/restart": "InPlace"} | {
         f"kubemend.io/{key.replace('_', '-')}": text for key, text in annotations.items()
     }
     await env.pod.pods.put(replace(view, annotations=written))
     cri_env = env.pod.cri_env
-    if known:
+    if "container" in cached:
         await cri_env.cri.cached_status((await cri_env.containers())[-1])
+    if "sandbox" in cached:
         await cri_env.cri.sandbox_config(cri_env.sandbox_id)
     cri_env.cri.stopped(cri_env.old)
     cri_env.server.runtime.exit(cri_env.old, exit_code=3)
@@ -167,10 +169,15 @@ async def test_kubelets_own_successor_is_adopted_and_the_name_released(env: Rest
     assert await env.pod.reserved() == set()
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["rerun", "not cached"])
-async def test_nothing_is_reserved_ahead(env: RestartEnv, *, known: bool) -> None:
-    """A rerun reserves names itself; without a cached status the name is reserved with the facts for the decision."""
-    request = await exited(env, known=known, strategy="rerun" if known else "swap")
+@pytest.mark.parametrize("why", ["rerun", "container not cached", "sandbox not cached", "CRI-O"])
+async def test_nothing_is_reserved_ahead(env: RestartEnv, why: str) -> None:
+    """A rerun reserves names itself; without a cached status the name is reserved with the facts for the decision.
+
+    CRI-O would give a reservation to kubelet as its container.
+    """
+    env.pod.cri_env.server.runtime.behaviour.is_crio = why == "CRI-O"
+    cached = {"container", "sandbox"} - {why.partition(" ")[0]}
+    request = await exited(env, cached=cached, strategy="rerun" if why == "rerun" else "swap")
     seen = []
 
     async def examined() -> str:
