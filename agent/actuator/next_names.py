@@ -19,7 +19,6 @@ from typing import Final
 import structlog
 
 from kubemend.agent import ports
-from kubemend.agent.clients.cri import errors
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.model.workloads import ContainerId, ContainerSummary, SandboxId
 from kubemend.agent.restart import clone, intents, reservations
@@ -29,9 +28,6 @@ log = structlog.get_logger(__name__)
 
 _CHECK_SECONDS: Final = 1.0
 """Seconds after which a reservation may have been removed, and is looked for."""
-
-_REFUSED = (errors.NameReserved, errors.NotFound, errors.CallFailed, errors.Unsupported, errors.PermissionDenied)
-"""Errors after which there is no container. After another one it may exist, and only its answer may be lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +50,9 @@ class NameAhead:
 
 @dataclass(frozen=True, slots=True)
 class _Reservation:
-    """The reservation of a name, for a restart; ``container`` is None if the answer to its creation was lost.
+    """The reservation of a name, for a restart; ``container`` is None if its creation has failed: then it may exist.
+
+    Only the answer may be lost, or another restart may have left one of this name.
 
     ``seen_at`` is when it was last known to exist, by the loop's clock.
     """
@@ -73,7 +71,7 @@ class NextNames:
     def __init__(self, runtime: ports.RestartCalls) -> None:
         self._runtime = runtime
         self._reserved: dict[str, _Reservation] = {}
-        self._ahead: dict[ContainerId, tuple[NameAhead, asyncio.Task[_Reservation | None]]] = {}
+        self._ahead: dict[ContainerId, tuple[NameAhead, asyncio.Task[_Reservation]]] = {}
 
     def adopt(self, seen: Iterable[ContainerSummary]) -> None:
         """Take over reservations that a dead agent has made for swaps that are still open."""
@@ -111,20 +109,18 @@ class NextNames:
         if held is not None and held.container is not None:
             return
         attempt = config.metadata.attempt + 1
-        name, creating = self._ahead.get(intent.old, (None, None))
-        if name is not None and creating is not None and name.attempt == attempt:
-            made = await asyncio.shield(creating)
+        ahead = self._ahead.get(intent.old)
+        if ahead is not None and ahead[0].attempt == attempt:
+            self._reserved[intent.id] = await asyncio.shield(ahead[1])
             self._ahead.pop(intent.old, None)
         else:
             # A call that is cut off, because the time is up, may still take effect.
             self._reserved[intent.id] = _Reservation(
                 intent.id, intent.sandbox_id, config.metadata.name, attempt, container=None
             )
-            made = await self._create(intent.sandbox_id, config, attempt=attempt, sandbox_config=sandbox_config)
-            if made is None and held is None:
-                self._reserved.pop(intent.id, None)
-        if made is not None:
-            self._reserved[intent.id] = made
+            self._reserved[intent.id] = await self._create(
+                intent.sandbox_id, config, attempt=attempt, sandbox_config=sandbox_config
+            )
 
     async def renew(
         self, intent: intents.Intent, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig
@@ -155,8 +151,8 @@ class NextNames:
         *,
         attempt: int,
         sandbox_config: api_pb2.PodSandboxConfig,
-    ) -> _Reservation | None:
-        """Create the reservation of this attempt; return None if the runtime refuses that."""
+    ) -> _Reservation:
+        """Create the reservation of this attempt."""
         made = reservations.config(config, attempt=attempt)
         restart_id = config.annotations.get(clone.RESTART_ID_ANNOTATION, "")
         container = None
@@ -166,8 +162,6 @@ class NextNames:
             )
         except CriError as error:
             log.info("restart.not_reserved", restart=restart_id, attempt=attempt, error=str(error))
-            if isinstance(error, _REFUSED):
-                return None
         return _Reservation(restart_id, sandbox_id, config.metadata.name, attempt, container)
 
     async def _release(self, reserved: _Reservation | None) -> None:

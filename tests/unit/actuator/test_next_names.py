@@ -180,6 +180,29 @@ async def test_reservation_that_was_not_answered_is_tried_again(cri_env: CriEnv)
     assert await reserved(cri_env) == []
 
 
+async def test_name_that_an_earlier_restart_could_not_release_is_released_by_the_next_one(cri_env: CriEnv) -> None:
+    names, first, second = NextNames(cri_env.cri), cri_env.intent(), cri_env.intent(id="r2")
+    spec = await cri_env.successor_spec(first)
+    await names.reserve(first, spec.successor.config, sandbox_config=spec.sandbox_config)
+    cri_env.server.fail("RemoveContainer", grpc.StatusCode.UNAVAILABLE)
+    await names.give_back(first)
+    await names.reserve(second, spec.successor.config, sandbox_config=spec.sandbox_config)
+    await names.give_back(second)
+    assert await reserved(cri_env) == []
+
+
+async def test_name_ahead_of_another_attempt_is_not_taken_over(cri_env: CriEnv) -> None:
+    """Kubelet has created a container of the name in the meantime."""
+    names, intent = NextNames(cri_env.cri), cri_env.intent()
+    spec, (old,) = await cri_env.successor_spec(intent), await cri_env.containers()
+    names.reserve_ahead(NameAhead(old, spec.successor.config, 3, spec.sandbox_config))
+    await names.reserve(intent, spec.successor.config, sandbox_config=spec.sandbox_config)
+    await names.give_back_ahead(old.id)
+    assert [view.attempt for view in await reserved(cri_env)] == [2]
+    await names.give_back(intent)
+    assert await reserved(cri_env) == []
+
+
 async def test_reservation_whose_creation_outlasts_the_time_limit_is_removed(
     cri_env: CriEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
