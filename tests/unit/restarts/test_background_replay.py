@@ -349,6 +349,21 @@ async def test_replayed_swap_that_steps_down_is_taken_over_although_another_cont
     assert (begun.containers, begun.fault_at) == (frozenset(ROLES), NOW - 32), "it counts once, for its own fault"
 
 
+async def test_replayed_swap_that_differs_counts_no_more_if_no_other_strategy_may_take_over(env: RestartEnv) -> None:
+    """It was undone before anything was stopped."""
+    behaviour = env.pod.cri_env.server.runtime.behaviour
+    behaviour.is_crio, behaviour.spec_of_new = True, {"cwd": "/elsewhere"}
+    view = env.pod.pods.pods()[POD.uid]
+    annotations = {"kubemend.io/restart": "InPlace", "kubemend.io/strategy": "swap"}
+    await env.pod.pods.put(replace(view, annotations=annotations))
+    await env.store.begin(env.pod.cri_env.intent(created_at=NOW - 30, order=intents.SwapOrder.CREATE_FIRST))
+    async with recovery(env, patience=60.0) as replay:
+        await replay.run()
+    assert [view.id for view in await env.pod.cri_env.running()] == [env.pod.cri_env.old]
+    assert env.restarts._budgets.all() == await env.store.begun_since(0.0) == ()
+    assert await env.store.unfinished() == ()
+
+
 async def test_replayed_fault_is_decided_again_once_the_disk_can_be_used(
     env: RestartEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:

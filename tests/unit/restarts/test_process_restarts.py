@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model import conditions
@@ -80,9 +81,13 @@ async def test_a_silent_launcher_is_swapped(launched: RestartEnv) -> None:
 )
 async def test_a_launcher_that_fails_on_the_way_is_swapped(launched: RestartEnv, left: Any) -> None:
     launched.launchers.left = left
-    condition = await launched.ask()
+    with capture_logs() as logged:
+        condition = await launched.ask()
     assert " by swap " in condition.message
     assert condition.message.endswith("; verified")
+    details = [entry["detail"] for entry in logged if entry["event"] == "restart.decided"]
+    assert details[0] == ""
+    assert details[1].startswith("not process: ")
     assert await launched.store.unfinished() == ()
     assert len(await launched.store.begun_since(0.0)) == 1
 
@@ -275,6 +280,8 @@ async def next_agent(env: RestartEnv, *, now: float = NOW, opened: int = 1) -> N
             background=Background(tasks, scheduler),
         )
         assert await recovery.run() == opened
+    await scheduler._budgets.load()
+    assert len(scheduler._budgets.all()) == len(await env.store.begun_since(0.0))
 
 
 async def is_restarted_once(env: RestartEnv) -> bool:
