@@ -138,6 +138,25 @@ async def test_unavailable_name_does_not_prevent_the_restart(cri_env: CriEnv) ->
     await actuator.give_back(intent)
 
 
+@pytest.mark.parametrize(
+    ("method", "details"),
+    [
+        ("CreateContainer", 'failed to reserve container name "x": name "x" is reserved for "y"'),
+        ("StartContainer", "container is already in starting state"),
+    ],
+    ids=["creates", "starts"],
+)
+async def test_swap_waits_while_kubelet_acts_on_the_same_container(cri_env: CriEnv, method: str, details: str) -> None:
+    """It may take longer than three tries."""
+    cri_env.server.runtime.exit(cri_env.old, exit_code=1)
+    intent, actuator = cri_env.intent(), cri_env.actuator()
+    successor_spec = await cri_env.successor_spec(intent)
+    cri_env.server.fail(method, grpc.StatusCode.UNKNOWN, details=details, times=6)
+    outcome = await actuator.carry_out(intent, successor_spec=successor_spec)
+    assert outcome.result is Result.SWAPPED
+    await actuator.give_back(intent)
+
+
 async def test_reservation_of_a_dead_agent_is_removed_when_needed(cri_env: CriEnv) -> None:
     cri_env.server.runtime.exit(cri_env.old, exit_code=1)
     first = cri_env.intent()
