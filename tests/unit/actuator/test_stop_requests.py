@@ -17,6 +17,7 @@ from kubemend.agent.actuator.hold import fanotify, oci_runtimes
 from kubemend.agent.actuator.stop_requests import StopRequests
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.common import aio
+from tests import eventually
 
 ID = "0123456789abcdef" * 4
 SECONDS = 60.0
@@ -83,6 +84,7 @@ async def runtime_with(
             await marked.wait()
             yield found
             following.cancel()
+    await eventually.true(lambda: "stop requests" not in {each.name for each in threading.enumerate()})
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="fanotify needs CAP_SYS_ADMIN")
