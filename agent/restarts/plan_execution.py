@@ -170,6 +170,9 @@ class _Program(PlanExecution[ProcessPlan]):
 
 
 class _WholePod(PlanExecution[PodRestartPlan]):
+    _starts = False
+    """Whether the restart has started the containers, and not kubelet."""
+
     async def carry_out(self, *, resolution: steps.Resolution = steps.Resolution.FINISH) -> Outcome:
         return self._noted(await self._carry_out(resolution=resolution, starts=True))
 
@@ -185,11 +188,24 @@ class _WholePod(PlanExecution[PodRestartPlan]):
         )
 
     async def resolve(self, outcome: Outcome) -> Outcome:
-        starts = outcome.result is Result.RERUN  # otherwise kubelet starts the containers
-        again = await self._carry_out(resolution=steps.Resolution.FINISH, starts=starts)
+        if outcome.result is not Result.UNFINISHED:
+            self._starts = outcome.result is Result.RERUN
+        again = await self._carry_out(resolution=steps.Resolution.FINISH, starts=self._starts)
         if again.result is Result.UNFINISHED:
-            return outcome
+            return replace(outcome, result=again.result) if await self._may_run_twice() else outcome
         return replace(outcome, current=again.current, notes=self._renoted(outcome.notes, again.current))
+
+    async def _may_run_twice(self) -> bool:
+        """Return whether two containers of one name run, or the runtime does not answer.
+
+        A restart that only waits long, for a startup probe or for kubelet, is not repeated.
+        """
+        try:
+            views = await self._dependencies.runtime.list_containers(pod_uid=self.plan.target.pod.uid)
+        except CriError:
+            return True
+        running = [view.ref.name for view in views if view.state is ContainerState.RUNNING]
+        return any(running.count(name) > 1 for name in self.plan.names)
 
     async def released(self) -> None:
         """Run the hooks and links of its containers. Kubelet does this for the containers that it starts."""

@@ -290,24 +290,28 @@ async def test_duplicate_name_keeps_and_holds_kubelets_container(env: RoundEnv) 
     assert (await env.pod.running())["trainer"] == [theirs]
 
 
+@pytest.mark.parametrize("strategy", ["swap", "rerun"])
 async def test_two_of_one_name_stay_held_while_the_runtime_is_away(
-    env: RoundEnv, monkeypatch: pytest.MonkeyPatch
+    env: RoundEnv, monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:
     monkeypatch.setattr(aio.Backoff, "next_wait", lambda _: 0.0)
-    reported = env.order(containers=frozenset({"trainer"}))
+    reported = env.order(strategy=strategy, containers=frozenset({"trainer"} if strategy == "swap" else ()))
     await reported.next()
-    swapper = env.restarts._dependencies.actuators.swap
-    carry_out, tried, back = swapper.carry_out, asyncio.Event(), asyncio.Event()
+    held = len(env.freezer.still())
+    actuators = env.restarts._dependencies.actuators
+    actuator = actuators.swap if strategy == "swap" else actuators.pods
+    carry_out, tried, back = actuator.carry_out, asyncio.Event(), asyncio.Event()
 
     async def away(intent: Any, **how: Any) -> Outcome:
         tried.set()
         return await carry_out(intent, **how) if back.is_set() else Outcome(Result.UNFINISHED)
 
-    monkeypatch.setattr(swapper, "carry_out", away)
-    theirs = await env.pod.kubelet_starts("trainer", attempt=2)
+    monkeypatch.setattr(actuator, "carry_out", away)
+    theirs = await env.pod.kubelet_starts("trainer", attempt=3)
     await tried.wait()
     env.rounds.release("default/gang-1", [])
-    assert len(env.freezer.still()) == 2
+    assert len(env.freezer.still()) == held + 1
+    await env.pod.kubelet_says_running("trainer", "logger", "shipper")
     back.set()
     assert (await reported.next()).phase is StepPhase.RUNNING
     assert (await env.pod.running())["trainer"] == [theirs]
