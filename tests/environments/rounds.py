@@ -14,6 +14,9 @@ from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.health.catalog import catalog_file
 from kubemend.agent.health.state.heartbeat import Mark, Poll
 from kubemend.agent.health.state.next_step import FileCheck
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import DeviceLocator
+from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.rounds import Order, StepResult
 from kubemend.agent.model.workloads import (
     Allocations,
@@ -168,6 +171,18 @@ class RoundEnv:
         work = self.rounds.handle_order(made, pod=replace(POD, uid=made.pod))
         self.tasks.append(asyncio.create_task(work, name="order"))
         return reported
+
+    def needs_reset(self) -> None:
+        """Let the node's GPU need a reset."""
+        xid = Finding(
+            source=Source.KERNEL_LOG,
+            kind=FindingKind.XID,
+            code="48",
+            device=DeviceLocator(uuid=outside.GPU.uuid),
+            action=ActionClass.RESET_DEVICE,
+            observed_at=NOW,
+        )
+        self.verdict_store.apply(xid, inventory=self.devices.inventory)
 
     def _deliver(self, step_result: StepResult) -> None:
         if (reported := self.received.get((step_result.round, step_result.pod.uid))) is not None:

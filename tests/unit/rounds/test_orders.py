@@ -6,18 +6,13 @@ import grpc
 import pytest
 
 from kubemend.agent.actuator.hold.hold_set import HoldSet
-from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.devices import DeviceLocator
-from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.workloads import Allocations
 from kubemend.agent.rounds import participant, session
 from kubemend.agent.rounds.pod_hold import PodHolder
 from kubemend.common import aio
 from kubemend.common.coordination import StepPhase
-from tests.environments.restarts import NOW
 from tests.environments.rounds import RoundEnv
 from tests.environments.runtime import POD
-from tests.fakes import outside
 
 
 @pytest.mark.parametrize(
@@ -53,16 +48,7 @@ async def test_member_whose_devices_are_unknown_waits_on_a_node_with_an_unusable
 ) -> None:
     """It may hold that one."""
     monkeypatch.setattr(session, "REPORT_INTERVAL", 0.01)
-    reset = Finding(
-        source=Source.KERNEL_LOG,
-        kind=FindingKind.XID,
-        code="48",
-        device=DeviceLocator(uuid=outside.GPU.uuid),
-        action=ActionClass.RESET_DEVICE,
-        observed_at=NOW,
-        text="",
-    )
-    env.verdict_store.apply(reset, inventory=env.devices.inventory)
+    env.needs_reset()
     env.holders.allocations = held
     reported = env.order()
     while (step_result := await reported.next()).phase is StepPhase.STOPPING and phase is StepPhase.STOPPED:

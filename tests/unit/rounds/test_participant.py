@@ -12,9 +12,6 @@ import structlog.testing
 from kubemend.agent.actuator import hooks
 from kubemend.agent.actuator.device_release import ReleaseGates
 from kubemend.agent.clients.cri.convert import ContainerStatus
-from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.devices import DeviceLocator
-from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.rounds import Record, StepResult
 from kubemend.agent.model.workloads import (
@@ -814,16 +811,7 @@ async def test_graver_fault_found_after_the_kill_has_the_member_recreated(env: R
     reported = env.order(containers=frozenset({"trainer"}))
     step_result = await reported.next()
     assert (step_result.phase, step_result.reason) == (StepPhase.STOPPING, "DriverFreeing")
-    reset = Finding(
-        source=Source.KERNEL_LOG,
-        kind=FindingKind.XID,
-        code="48",
-        device=DeviceLocator(uuid=outside.GPU.uuid),
-        action=ActionClass.RESET_DEVICE,
-        observed_at=NOW,
-        text="",
-    )
-    env.verdict_store.apply(reset, inventory=env.devices.inventory)
+    env.needs_reset()
     host.end(11)
     while (step_result := await reported.next()).phase is StepPhase.STOPPING:
         assert step_result.reason == "DriverFreeing"
