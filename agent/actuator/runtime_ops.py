@@ -251,9 +251,10 @@ class RuntimeOps:
         self.state.mark(container_id, ContainerState.EXITED)
 
     async def read_resources(self, container_id: ContainerId) -> None:
-        """Read again which resources an old container has, for its successor, if its end has taken long."""
+        """Read again which resources an old container has, for its successor, if its end may have taken long."""
         name = self.name_of(container_id)
-        if sum(self.state.phases.values()) > turns.SLOW and name in self.specs:
+        may_be_long = self.intent.grace_seconds > 0 or sum(self.state.phases.values()) > turns.SLOW
+        if may_be_long and name in self.specs:
             status = await self.status_of(container_id)
             if status is not None and status.resources is not None:
                 self.state.resources[name] = status.resources

@@ -7,7 +7,6 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from kubemend.agent.actuator import turns
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ExecHook
@@ -192,7 +191,6 @@ async def test_successors_get_the_resources_of_a_resize_during_the_grace_period(
     pod: PodEnv, monkeypatch: pytest.MonkeyPatch, *, is_lost: bool
 ) -> None:
     """Kubelet resizes the newest container of a name; an older one that still runs has other resources."""
-    monkeypatch.setattr(turns, "SLOW", 0.0)
     server, older = pod.cri_env.server, pod.old["trainer"]
     newest = await pod.kubelet_starts("trainer", attempt=1)
     plan = [
