@@ -170,8 +170,8 @@ class _Program(PlanExecution[ProcessPlan]):
 
 
 class _WholePod(PlanExecution[PodRestartPlan]):
-    _starts = False
-    """Whether the restart has started the containers, and not kubelet."""
+    _result: Result | None = None
+    """The result of the restart, by the last outcome that was finished."""
 
     async def carry_out(self, *, resolution: steps.Resolution = steps.Resolution.FINISH) -> Outcome:
         return self._noted(await self._carry_out(resolution=resolution, starts=True))
@@ -189,10 +189,14 @@ class _WholePod(PlanExecution[PodRestartPlan]):
 
     async def resolve(self, outcome: Outcome) -> Outcome:
         if outcome.result is not Result.UNFINISHED:
-            self._starts = outcome.result is Result.RERUN
-        again = await self._carry_out(resolution=steps.Resolution.FINISH, starts=self._starts)
+            self._result = outcome.result
+        starts = self._result is Result.RERUN  # otherwise kubelet starts the containers
+        again = await self._carry_out(resolution=steps.Resolution.FINISH, starts=starts)
+        if again.result is Result.UNFINISHED and await self._may_run_twice():
+            return replace(outcome, result=again.result)
+        outcome = replace(outcome, result=self._result or again.result)
         if again.result is Result.UNFINISHED:
-            return replace(outcome, result=again.result) if await self._may_run_twice() else outcome
+            return outcome
         return replace(outcome, current=again.current, notes=self._renoted(outcome.notes, again.current))
 
     async def _may_run_twice(self) -> bool:
