@@ -9,12 +9,13 @@ import pytest
 
 from hack.devnode.rounds import Rounds
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
+from kubemend.agent.model.workloads import PodUid
 from kubemend.common.coordination import StepPhase
 from kubemend.common.gangs import GangKey
 from kubemend.common.kube import errors, paths
 from tests import eventually
 from tests.devnode.systembus import SystemBus
-from tests.scenarios.columns.board import Board, Seen
+from tests.scenarios.columns.board import MAIN, Board, Seen
 from tests.scenarios.gang.product import Product
 from tests.scenarios.matrix.shutdown import env
 from tests.scenarios.matrix.shutdown.env import LONG, OWN_ERROR, SHORT
@@ -55,6 +56,13 @@ def starts(events: Sequence[ContainerEvent], seen: Seen) -> list[ContainerEvent]
         for each in events
         if each.kind is EventKind.STARTED and each.container.attempt > 0 and each.container.ref.pod.uid == seen.uid
     ]
+
+
+async def newest_start_is_recorded(board: Board, events: Sequence[ContainerEvent], seen: Seen) -> bool:
+    """Return whether the start of the pod's newest container has been recorded: the agent may learn of it earlier."""
+    views = await board.cri.list_containers(pod_uid=PodUid(seen.uid), name=MAIN)
+    newest = max(views, key=lambda view: view.attempt)
+    return newest.id in {each.container.id for each in starts(events, seen)}
 
 
 async def over(board: Board, seen: Seen) -> None:
@@ -99,6 +107,7 @@ async def test_round_that_is_under_way_starts_nothing_on_a_node_that_shuts_down(
         await env.until_logged(
             log, "round.step_result", since=seen, pod="default/round-1", phase=StepPhase.STOPPED.value, reason=""
         )
+        await eventually.true(lambda: newest_start_is_recorded(board, events, last))
         async with env.shutdown(board, bus):
             begun = len(events)
             await asyncio.gather(over(board, first), over(board, last))
