@@ -35,5 +35,5 @@ class Verdict:
 
     @property
     def gravity(self) -> tuple[int, int]:
-        """How grave it is, compared with others: a known fault takes precedence over an unknown state."""
+        """Return its order among others: a known fault takes precedence over an unknown state."""
         return _RANK[self.health], self.action.severity
