@@ -64,8 +64,8 @@ class RestartState:
     ``seen`` is the last listing, updated by the restart's own calls. ``fresh``: no call has changed anything since the
     listing; only a fresh listing proves the end. ``unanswered``: a call may have taken effect that ``seen`` does not
     show, because its answer is missing; the next listing shows it. ``taken`` are names that could not be reserved,
-    because another container has them. ``resources`` are those that old containers had at their end, by name, if that took
-    long: kubelet may have resized them since the plan was made.
+    because another container has them. ``resources`` are those that old containers had at their end, by name, if that
+    took long: kubelet may have resized them since the plan was made.
 
     ``resolution``: whether the restart is completed or undone. ``last_error`` is the last failure and ``hook_failures``
     are those of preStop hooks, by container name, for people. ``phases`` are the seconds of each phase, ``limit`` is
