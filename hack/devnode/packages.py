@@ -103,7 +103,7 @@ def ensure_packages(*, legacy: bool = False) -> Binaries:
     """
     tools = _ensure_unpacked("tools", packages=_TOOLS)
     name = "containerd-1.6" if legacy else "containerd"
-    containerd = _ensure(name, lambda target: _fetch_containerd(target, legacy=legacy))
+    containerd = ensure(name, lambda target: _fetch_containerd(target, legacy=legacy))
     return Binaries(containerd, tools, version=_version(containerd, containerd / _CONTAINERD))
 
 
@@ -218,10 +218,10 @@ def _ensure_unpacked(name: str, *, packages: Sequence[str]) -> pathlib.Path:
         with staging(target) as folder:
             apt.unpack(machine, suite=machine.codename, packages=packages, into=folder)
 
-    return _ensure(name, fetch)
+    return ensure(name, fetch)
 
 
-def _ensure(name: str, fetch: Callable[[pathlib.Path], None]) -> pathlib.Path:
+def ensure(name: str, fetch: Callable[[pathlib.Path], None]) -> pathlib.Path:
     """Return the folder of that name, which ``fetch`` creates if it is missing. Raises PackagesError."""
     home = DEFAULT_CACHE / platform.machine()
     target = home / name
@@ -259,7 +259,7 @@ def _ensure_linked(name: str, fetch: Callable[[pathlib.Path, pathlib.Path], None
     if target.is_dir():
         return target
     patchelf = _ensure_unpacked("patchelf", packages=("patchelf",)) / "usr/bin/patchelf"
-    return _ensure(name, lambda folder: fetch(folder, patchelf))
+    return ensure(name, lambda folder: fetch(folder, patchelf))
 
 
 def _unpack_linked(
