@@ -13,7 +13,7 @@ export GOGC ?= 400
 GENERATORS := protogen catalog_doc monitoring api_doc chart performance_doc steps_doc
 
 .DEFAULT_GOAL := help
-.PHONY: help venv devnode kubernetes crio platforms image demo test test-long test-platforms lint lint-types lint-rest unit test-gpu format bench bench-crash bench-dying bench-faults bench-gpu bench-launched bench-proofs bench-steps generate lock clean
+.PHONY: help venv devnode kubernetes crio platforms image demo test test-long test-platforms test-vm lint lint-types lint-rest unit test-gpu format bench bench-crash bench-dying bench-faults bench-gpu bench-launched bench-proofs bench-steps generate lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 12
@@ -69,6 +69,9 @@ test-long: devnode kubernetes crio platforms image  ## the slower checks: the te
 
 test-platforms: devnode kubernetes platforms  ## next to each of other projects' controllers; prints the table of docs/platforms.md (minutes)
 	python -m pytest -m long tests/platforms
+
+test-vm: devnode kubernetes  ## restarts on a virtual node with systemd, cgroup v2 alone and AppArmor (Debian, root; half an hour)
+	python -m hack.vm -- python -m pytest -n 0 --timeout 1200 -m "vm or not long" tests/scenarios/columns/test_apparmor.py tests/scenarios/columns/test_confinement.py tests/containerd/test_swaps.py
 
 lint: venv  ## style, types, import contracts, generated files
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint-types lint-rest
