@@ -71,7 +71,7 @@ test-platforms: devnode kubernetes platforms  ## next to each of other projects'
 	python -m pytest -m long tests/platforms
 
 test-vm: devnode kubernetes  ## restarts on a virtual node with systemd, cgroup v2 alone and AppArmor (Debian, root; half an hour)
-	python -m hack.vm -- python -m pytest -n 0 --timeout 1200 -m "vm or not long" tests/scenarios/columns/test_apparmor.py tests/scenarios/columns/test_confinement.py tests/containerd/test_swaps.py
+	python -m hack.vm -- python -m pytest -n 0 --timeout 1200 -m "vm or not long" tests/scenarios/columns/test_confinement.py tests/containerd/test_swaps.py
 
 lint: venv  ## style, types, import contracts, generated files
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint-types lint-rest

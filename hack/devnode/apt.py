@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _SECONDS = 300.0  # for one apt or dpkg command, over a slow line
+MERGED = ("bin", "lib", "lib64", "sbin")
+"""Links of a root to the same names in /usr, as every Debian since 12 has them. Packages may have directories there."""
+
 _KEYRINGS = (
     pathlib.Path("/usr/share/keyrings/debian-archive-keyring.pgp"),  # since trixie
     pathlib.Path("/usr/share/keyrings/debian-archive-keyring.gpg"),
@@ -77,6 +80,14 @@ def unpack_with_dependencies(
         for package in archives:
             _run("dpkg-deb", "--extract", str(package), str(into))
         return [_run("dpkg-deb", "--field", str(package)) for package in archives]
+
+
+def move_below_usr(root: pathlib.Path) -> None:
+    """Move what was unpacked into directories of the names in ``MERGED``, as Debian's package usrmerge does."""
+    for name in MERGED:
+        if (root / name).is_dir():
+            shutil.copytree(root / name, root / "usr" / name, symlinks=True, dirs_exist_ok=True)
+            shutil.rmtree(root / name)
 
 
 def install(packages: Sequence[str]) -> None:

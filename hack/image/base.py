@@ -31,7 +31,6 @@ _PACKAGES = (
     "tzdata",
 )
 _PYTHON = "/usr/bin/python3.11"
-_MERGED = ("bin", "lib", "lib64", "sbin")  # links to the same names in /usr, as every Debian 12 has them
 _NEEDLESS = ("usr/share/doc", "usr/share/locale", "usr/share/man")
 _SECONDS = 120.0
 
@@ -44,7 +43,9 @@ def build(archive: pathlib.Path) -> None:
         root.chmod(0o755)
         unpacked = apt.unpack_with_dependencies(apt.this_machine(), suite=SUITE, packages=_PACKAGES, into=root)
         _list_packages(root / sbom.DPKG, unpacked)
-        _merge_usr(root)
+        apt.move_below_usr(root)
+        for name in apt.MERGED:
+            (root / name).symlink_to(f"usr/{name}")
         _set_up_python(root)
         _configure(root)
         staged = pathlib.Path(directory, "base.tar")
@@ -59,15 +60,6 @@ def _list_packages(folder: pathlib.Path, controls: Iterable[str]) -> None:
     for control in controls:
         name = control.partition("Package: ")[2].partition("\n")[0]
         (folder / name).write_text(control, encoding="utf-8")
-
-
-def _merge_usr(root: pathlib.Path) -> None:
-    """Do the work of Debian's package usrmerge: unpacking replaces such links by directories."""
-    for name in _MERGED:
-        if (root / name).is_dir():
-            shutil.copytree(root / name, root / "usr" / name, symlinks=True, dirs_exist_ok=True)
-            shutil.rmtree(root / name)
-        (root / name).symlink_to(f"usr/{name}")
 
 
 def _set_up_python(root: pathlib.Path) -> None:

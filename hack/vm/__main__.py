@@ -13,19 +13,17 @@ from kubemend.common import logs
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.option("--cpus", default=2, show_default=True, help="Virtual processors.")
 @click.option("--memory", default=8, show_default=True, help="Memory in GiB.")
-@click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="Environment variable of the command.")
 @click.argument("command", nargs=-1, required=True)
-def main(cpus: int, memory: int, variables: tuple[str, ...], command: tuple[str, ...]) -> None:
+def main(cpus: int, memory: int, command: tuple[str, ...]) -> None:
     """Run COMMAND where systemd is process 1, cgroup v2 has all controllers, and AppArmor is on (Debian, root).
 
     Its output is printed, and its exit status is this command's. What it writes is lost with the machine.
     """
     logs.configure(log_format="console")
     try:
-        environment = guest.inherited(os.environ) | dict(guest.variable(each) for each in variables)
-        work = guest.Work(command, environment=environment)
+        work = guest.Work(command, environment=guest.inherited(os.environ))
         sys.exit(machine.run(work, cpus=cpus, memory_gib=memory))
-    except (packages.PackagesError, machine.MachineError, ValueError) as error:
+    except (packages.PackagesError, machine.MachineError) as error:
         raise click.ClickException(str(error)) from error
 
 

@@ -17,10 +17,10 @@ TARGET: Final = "kubemend-vm.target"
 _UNIT: Final = "kubemend-vm.service"
 _SCRIPT: Final = "/usr/lib/kubemend-vm/command"
 
-_CONTAINER_MARK: Final = ".dockerenv"
-"""If the host is a container: systemd behaves differently in one, and takes this file of the root for the evidence."""
+HIDDEN: Final = (".dockerenv",)
+"""Paths of the host's root that the guest does not see. By this one systemd would take it for a container."""
 
-_INIT: Final = f"""\
+INIT: Final = f"""\
 #!/bin/busybox sh
 busybox() {{ /bin/busybox "$@"; }}
 busybox mount -t proc proc /proc
@@ -41,6 +41,7 @@ busybox umount /proc
 busybox mount --move /dev /root/dev
 exec busybox switch_root /root /usr/lib/systemd/systemd
 """
+"""The script that mounts the root and starts systemd. The kernel gives it ``share``, the directory of the checkout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +60,6 @@ def inherited(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in environment.items()
         if name in ("HOME", "LANG", "PATH") or name.startswith("KUBEMEND_")
     }
-
-
-def variable(text: str) -> tuple[str, str]:
-    """Split ``NAME=VALUE``. Raises ValueError."""
-    name, found, value = text.partition("=")
-    if not (found and name.isidentifier()):
-        raise ValueError(f"{text!r} is no environment variable; write NAME=VALUE")
-    return name, value
-
-
-def init() -> str:
-    """Return the script that mounts the root and starts systemd. The kernel gives it ``share``, a directory."""
-    return _INIT
 
 
 def files(work: Work) -> dict[str, str]:
@@ -99,11 +87,6 @@ LimitNOFILE=1048576
         "/etc/fstab": "",
         "/etc/machine-id": "",
     }
-
-
-def hidden() -> tuple[str, ...]:
-    """Return the paths of the host's root that the guest does not see."""
-    return (_CONTAINER_MARK,)
 
 
 def _script(work: Work) -> str:

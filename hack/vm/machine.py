@@ -16,7 +16,6 @@ from hack.vm import guest
 _QEMU: Final = "qemu-system-x86"
 _KERNEL: Final = "linux-image-amd64"
 _PROGRAMS: Final = ("apparmor", "kmod", "systemd")
-_MERGED: Final = ("bin", "lib", "lib64", "sbin")
 _DISK_BYTES: Final = 16 << 30  # sparse: only what is written takes room
 _SECONDS: Final = 300.0
 
@@ -42,6 +41,8 @@ def run(work: guest.Work, *, cpus: int, memory_gib: int) -> int:
 
     Raises MachineError, and packages.PackagesError when a package cannot be fetched.
     """
+    if os.geteuid() != 0:
+        raise MachineError("the guest's root is the host's, which only root can read; run this as root")
     packages.ensure_host_packages((_QEMU, "e2fsprogs"))
     busybox = packages.ensure_packages().busybox
     system = packages.ensure("vm", _fetch)
@@ -71,10 +72,7 @@ def _fetch(target: Path) -> None:
         wanted = (_KERNEL, *_PROGRAMS)
         apt.unpack_with_dependencies(machine, suite=machine.codename, packages=wanted, into=folder, beside=installed)
         _index_modules(folder)
-        for name in _MERGED:  # as a directory it would hide the root's link of that name
-            if (folder / name).is_dir():
-                shutil.copytree(folder / name, folder / "usr" / name, symlinks=True, dirs_exist_ok=True)
-                shutil.rmtree(folder / name)
+        apt.move_below_usr(folder)  # else such a directory would hide the root's link of that name
 
 
 def _index_modules(folder: Path) -> None:
@@ -102,7 +100,7 @@ def _write_initial(file: Path, *, modules: Path, busybox: Path) -> None:
         for path in order:
             shutil.copy2(modules / path, root / "modules")
         (root / "modules/order").write_text("".join(f"{Path(path).name}\n" for path in order), encoding="utf-8")
-        (root / "init").write_text(guest.init(), encoding="utf-8")
+        (root / "init").write_text(guest.INIT, encoding="utf-8")
         (root / "init").chmod(0o755)
         names = "\n".join(str(path.relative_to(root)) for path in sorted(root.rglob("*")))
         archive = _answer(str(busybox), "cpio", "-o", "-H", "newc", directory=root, question=names.encode())
@@ -131,7 +129,7 @@ def _write_disk(disk: Path, *, system: Path, work: guest.Work) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.unlink(missing_ok=True)  # it may be a link to the unpacked package's file
             target.write_text(content, encoding="utf-8")
-        for path in guest.hidden():
+        for path in guest.HIDDEN:
             os.mknod(layer / path, stat.S_IFCHR, 0)  # a whiteout (overlayfs.rst)
         with disk.open("wb") as file:
             file.truncate(_DISK_BYTES)

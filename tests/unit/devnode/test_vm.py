@@ -3,8 +3,6 @@
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from hack.vm import guest, machine
 
 DEPENDENCIES = """\
@@ -40,13 +38,3 @@ def test_command_gets_the_search_path_and_the_settings_of_the_dev_node_and_nothi
     host = {"PATH": "/bin", "HOME": "/root", "KUBEMEND_DEV_RUNTIME": "cri-o", "VIRTUAL_ENV": "/v", "SECRET": "x"}
 
     assert guest.inherited(host) == {"PATH": "/bin", "HOME": "/root", "KUBEMEND_DEV_RUNTIME": "cri-o"}
-
-
-@pytest.mark.parametrize("text", ["A", "=x", "1A=x", ""])
-def test_variable_without_a_name_or_a_value_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="write NAME=VALUE"):
-        guest.variable(text)
-
-
-def test_variable_keeps_further_equals_signs() -> None:
-    assert guest.variable("A=b=c") == ("A", "b=c")
