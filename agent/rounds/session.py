@@ -241,7 +241,7 @@ class MemberSession:
     @property
     def ended(self) -> frozenset[ContainerId]:
         """Return the containers that the round ended."""
-        return self.holding.excluded | (self.holding.ever_held - self._runs)
+        return self.holding.excluded | self.holding.ended
 
     def follow(self, plan: restart_plan.RestartPlan, *, pid: int | None) -> HoldSet:
         """Begin to follow a plan; return what holds the containers that it starts, but not those that it ends."""

@@ -49,12 +49,15 @@ class Freezer:
         self.ever.append(container_id)
         return 0.0 if armed is not None and await armed.engaged() else self.slip
 
-    def thaw(self, container_id: ContainerId) -> bool:
+    def thaw(self, container_id: ContainerId) -> bool | None:
         mark = self.frozen.pop(container_id, None)
-        if mark is not None and self._runs(container_id):
-            self.released[container_id] = mark
-            self.released_at[container_id] = self.since_boot()
-        return self._runs(container_id)
+        if mark is None:
+            return None
+        if not self._runs(container_id):
+            return False
+        self.released[container_id] = mark
+        self.released_at[container_id] = self.since_boot()
+        return True
 
     def kill(self, container_id: ContainerId) -> None:
         if self.frozen.pop(container_id, None) is None:

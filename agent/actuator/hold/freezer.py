@@ -6,6 +6,7 @@ set while the process is blocked in execve(2), and stops it before it returns to
 """
 
 import asyncio
+import errno
 import time
 import weakref
 from collections.abc import Collection, Mapping
@@ -119,14 +120,14 @@ class Freezer:
                 f"cannot freeze {group.path}: {error.strerror or error}; mount /sys/fs/cgroup writable"
             ) from error
 
-    def thaw(self, container_id: ContainerId) -> bool:
-        """Thaw a container; return whether it has a running process.
+    def thaw(self, container_id: ContainerId) -> bool | None:
+        """Thaw a container; return whether it has a running process, None if that cannot be told.
 
         The mark is set to released first, with the time, so that the next agent does not hold the container again.
         """
         group = self._groups.pop(container_id, None)
         if group is None:
-            return False
+            return None  # it is being frozen, or has never been
         try:
             if (text := group.mark) is not None and (mark := Mark.parse(text)).state != cgroups.RELEASED:
                 now = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -137,9 +138,11 @@ class Freezer:
             group.thaw()
             runs = group.populated
         except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENODEV):
+                return False  # the cgroup of a container that has ended is removed
             log.error("freezer.not_thawed", container=container_id, error=str(error))
             self._thaw_later(group)
-            return False
+            return None
         return runs
 
     def _thaw_later(self, group: Cgroup) -> None:

@@ -31,8 +31,8 @@ class Freezer(Protocol):
     ) -> float:
         """Freeze a started container; return the maximum number of seconds for which it ran. Raises HoldError."""
 
-    def thaw(self, container_id: ContainerId) -> bool:
-        """Thaw a container; return whether it runs then."""
+    def thaw(self, container_id: ContainerId) -> bool | None:
+        """Thaw a container; return whether it runs then, None if that cannot be told: it is still being frozen."""
 
     def kill(self, container_id: ContainerId) -> None: ...
 
@@ -70,6 +70,7 @@ class _Container:
     - ``armed`` holds it at its first instruction until it is frozen. The owner of a ``borrowed`` hold releases it.
     - The task ``freezing`` continues when the holder changes; ``unheld_seconds`` and ``failed`` are its result.
     - ``stays``: it has run before, and nothing new has begun in it.
+    - ``ended``: it had no process when it was released, or was killed.
     """
 
     id: ContainerId
@@ -80,6 +81,7 @@ class _Container:
     unheld_seconds: float = 0.0
     failed: str = ""
     stays: bool = False
+    ended: bool = False
     fate: _Fate = _Fate.HELD
 
     @property
@@ -161,6 +163,14 @@ class HoldSet:
     def ever_held(self) -> frozenset[ContainerId]:
         """Return the containers that it has ever frozen."""
         return frozenset(each.id for each in self._containers.values() if each.freezing is not None)
+
+    @property
+    def ended(self) -> frozenset[ContainerId]:
+        """Return the containers whose end is the holder's: they ended while it held them, or it killed them.
+
+        A container that is released while it is being frozen is not one of them: it runs.
+        """
+        return frozenset(each.id for each in self._containers.values() if each.ended)
 
     @property
     def unheld_seconds(self) -> float:
@@ -260,15 +270,18 @@ class HoldSet:
         if not self._on:
             return frozenset()
         self._end(_Fate.RELEASED)
-        runs = frozenset(container_id for container_id in self._containers if self._thaws(container_id))
+        runs = frozenset(each.id for each in self._containers.values() if self._thaw(each))
         for container in self._containers.values():
             with contained.within(contained.Part.CONTAINER, container.id):
                 container.disarm()
         return runs
 
-    def _thaws(self, container_id: ContainerId) -> bool:
-        with contained.within(contained.Part.CONTAINER, container_id):
-            return self._freezer.thaw(container_id)
+    def _thaw(self, container: _Container) -> bool:
+        """Thaw a container, and return whether it certainly runs."""
+        with contained.within(contained.Part.CONTAINER, container.id):
+            runs = self._freezer.thaw(container.id)
+            container.ended = runs is False
+            return runs is True
         return False
 
     def transfer_to(self, to: "HoldSet") -> None:
@@ -293,6 +306,7 @@ class HoldSet:
             return
         self._end(_Fate.KILLED)
         for container in self._containers.values():
+            container.ended = container.freezing is not None
             with contained.within(contained.Part.CONTAINER, container.id):
                 self._freezer.kill(container.id)
                 if container.freezing is None:
@@ -316,7 +330,7 @@ class HoldSet:
         finally:
             container.disarm()
         if container.fate is _Fate.RELEASED:
-            self._freezer.thaw(container.id)  # released during the freeze; it may be frozen although the call failed
+            self._thaw(container)  # released during the freeze; it may be frozen although the call failed
         elif container.fate is _Fate.KILLED:
             self._freezer.kill(container.id)
 

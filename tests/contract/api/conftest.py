@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from kubemend.common.kube import client
+from hack.devnode import accounts
+from kubemend.common.kube import client, paths
 from kubemend.controller.jobset.spec import model
 from tests.contract.api import jobsets, objects
 from tests.control_plane import ControlPlane, Tenant
@@ -26,6 +27,14 @@ _REFUSED = (
 async def api(tenant: Tenant) -> AsyncIterator[client.KubeClient]:
     async with tenant.client() as connected:
         yield connected
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_the_controllers_objects(control_plane: ControlPlane) -> Iterator[None]:
+    """Delete what a controller keeps in its namespace: the next module may make it in the controller's name."""
+    yield
+    for resource, group in (("leases", "coordination.k8s.io"), ("secrets", ""), ("configmaps", "")):
+        control_plane.remove(paths.collection(resource, namespace=accounts.NAMESPACE, group=group))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -147,7 +147,7 @@ async def test_container_that_cannot_be_thawed_now_is_thawed_later(
     (group / "mark").write_text(held)
     this = freezer(group.parent)
     await this.take_over(keep={} if at_start else {"uid-1": 0.0})
-    assert not this.thaw(CONTAINER)
+    assert this.thaw(CONTAINER) is None
     if held_again:
         (group / "mark").write_text(held)
         for _ in range(10):
@@ -155,6 +155,19 @@ async def test_container_that_cannot_be_thawed_now_is_thawed_later(
         assert (group / "cgroup.freeze").read_text() == "1"
     else:
         await eventually.true(lambda: (group / "cgroup.freeze").read_text() == "0")
+
+
+@pytest.mark.parametrize(("events", "runs"), [("populated 1\n", True), ("populated 0\n", False), (None, False)])
+async def test_thaw_tells_whether_a_process_is_left(group: Path, events: str | None, runs: bool) -> None:
+    (group / "mark").write_text("held uid-1 node-1 /run/c.sock")
+    this = freezer(group.parent)
+    await this.take_over(keep={"uid-1": 0.0})
+    if events is None:
+        (group / "cgroup.events").unlink()  # as in the cgroup of an ended container, which the runtime removes
+    else:
+        (group / "cgroup.events").write_text(events)
+    assert this.thaw(CONTAINER) is runs
+    assert this.thaw(CONTAINER) is None, "it holds the container no more"
 
 
 @pytest.mark.parametrize("keep", [{}, {"uid-1": 100.0}])

@@ -221,6 +221,43 @@ async def test_container_released_during_failed_freeze_runs(
     assert freezer.still() == set()
 
 
+@pytest.mark.parametrize("when", ["frozen", "during", "failed"])
+async def test_end_of_a_released_container_is_its_own(
+    cri_env: CriEnv, freezer: Freezer, holding: HoldSet, when: str
+) -> None:
+    if when == "failed":
+        frozen_by_halves(freezer)
+    async with being_frozen(freezer, holding, cri_env.old):
+        if when != "frozen":
+            holding.release()
+    holding.release()
+    cri_env.server.runtime.exit(cri_env.old, exit_code=1)
+    assert holding.ended == frozenset()
+
+
+@pytest.mark.parametrize("when", ["frozen", "during", "killed"])
+async def test_end_of_a_held_container_is_the_holders(
+    cri_env: CriEnv, freezer: Freezer, holding: HoldSet, when: str
+) -> None:
+    async with being_frozen(freezer, holding, cri_env.old):
+        if when == "during":
+            cri_env.server.runtime.exit(cri_env.old, exit_code=137)
+            holding.release()
+    if when == "frozen":
+        cri_env.server.runtime.exit(cri_env.old, exit_code=137)
+    holding.kill() if when == "killed" else holding.release()
+    assert holding.ended == {cri_env.old}
+
+
+async def test_container_that_the_next_holder_releases_has_not_ended(
+    cri_env: CriEnv, holding: HoldSet, following: HoldSet
+) -> None:
+    await holding.hold(cri_env.old)
+    holding.transfer_to(following)
+    assert following.release() == {cri_env.old}
+    assert holding.ended == following.ended == frozenset()
+
+
 async def test_repeated_expect_arms_once(cri_env: CriEnv, freezer: Freezer, holding: HoldSet) -> None:
     armed = slowly_armed(freezer)
     await asyncio.gather(holding.expect(cri_env.old), holding.expect(cri_env.old))

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from kubemend.agent.clients.cri.errors import NotFound
-from kubemend.agent.model.workloads import ExecHook, RestartRule, RuleAction
+from kubemend.agent.model.workloads import ContainerId, ExecHook, RestartRule, RuleAction
 from kubemend.agent.rounds.step_reports import NOT_STARTED
 from kubemend.common.coordination import StepPhase
 from tests import eventually
@@ -195,6 +195,27 @@ async def test_program_that_ends_right_after_the_release_has_run(env: RoundEnv) 
     await asyncio.gather(*(task for task in env.tasks if task.get_name() == "order"))
     assert reported.step_results.empty()
     assert not env.rounds.expects_end(successor), "it is reported as a fault"
+
+
+async def test_failure_of_a_program_that_was_released_while_it_was_being_frozen_is_reported(env: RoundEnv) -> None:
+    """The gang is released at the deaths: its successors may be starting."""
+    cannot_start_beside(env)
+    freeze, begun, may_freeze = env.freezer.freeze, asyncio.Event(), asyncio.Event()
+
+    async def slow(container_id: ContainerId, **how: Any) -> float:
+        begun.set()
+        await may_freeze.wait()
+        return await freeze(container_id, **how)
+
+    env.freezer.freeze = slow  # type: ignore[method-assign]
+    reported = env.order(containers=frozenset({"trainer"}))
+    await reported.death()
+    await begun.wait()
+    env.rounds.release("default/gang-1", [])
+    may_freeze.set()
+    assert (await reported.next()).phase is StepPhase.RUNNING
+    await asyncio.gather(*(task for task in env.tasks if task.get_name() == "order"))
+    assert not env.rounds.expects_end((await env.newest())["trainer"])
 
 
 async def test_member_whose_trigger_ended_while_no_agent_ran_counts_once(
