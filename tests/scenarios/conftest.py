@@ -11,15 +11,17 @@ from hack.devnode.layout import BASE
 from hack.devnode.observer import Observer
 from tests.scenarios import dev_nodes
 
-_LOG_BYTES: Final = 6000
+_LOGS: Final = ("agent.log", "controller-*.log")
+_LOG_BYTES: Final = 20_000
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the ends of the agents' logs with a failure: they go with their node."""
+    """Show the ends of the agents' and controllers' logs with a failure: they go with their node."""
     report = yield
     if report.failed:
-        for log in sorted(BASE.glob(f"*-{os.getpid()}*/agent.log")):
+        nodes = BASE.glob(f"*-{os.getpid()}*")
+        for log in sorted(log for each in nodes for name in _LOGS for log in each.glob(name)):
             report.sections.append((str(log), log.read_bytes()[-_LOG_BYTES:].decode(errors="replace")))
     return report
 

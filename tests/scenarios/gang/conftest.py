@@ -35,7 +35,8 @@ async def api(cluster: Cluster) -> AsyncIterator[kube.KubeClient]:
 
 
 @pytest.fixture
-async def product(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Product]:
-    """The product's processes, none of them started."""
+async def product(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Product]:
+    """The product's processes, none of them started. They log everything: a failure shows their logs."""
+    monkeypatch.setenv("KUBEMEND_LOG_LEVEL", "debug")
     async with Product.on(cluster, state=tmp_path) as made:
         yield made
