@@ -28,6 +28,7 @@ from kubemend.controller.restarts.events import RoundEventRecorder
 from kubemend.controller.restarts.pod_replacer import PodReplacer
 from kubemend.controller.restarts.store import RestartStore
 from kubemend.controller.settings import Settings
+from kubemend.controller.watches.evictions import Evictions
 from kubemend.controller.watches.members import MemberChange, MemberChangeKind, Members
 from kubemend.controller.watches.nodes import Nodes
 
@@ -54,7 +55,14 @@ async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeC
     parts = ComponentRegistry(show=metrics.show_part)
     now = steady_clock()
     relay = LeaderRelay()
-    members = Members(api=api, report=parts.reporter("members"), bare=metrics.bare_members.set)
+    evictions = Evictions(api=api, report=parts.reporter("evictions", needed=False))
+    members = Members(
+        api=api,
+        report=parts.reporter("members"),
+        bare=metrics.bare_members.set,
+        eviction_requested=evictions.requested,
+    )
+    evictions.subscribe(members.eviction_changed)
     nodes = Nodes(api=api, report=parts.reporter("nodes"))
     hub = _hub(settings, api=api, relay=relay, members=members, metrics=HubMetrics(registry))
     tracing = traces.from_environment(os.environ, metrics=metrics, about=_about(settings))
@@ -102,6 +110,7 @@ async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeC
         eternal = {
             "members": members.run(),
             "nodes": nodes.run(),
+            "evictions": evictions.run(),
             "events": events.run(),
             "election": election.run(),
             "ends of rounds": restarts.finish(),

@@ -17,7 +17,7 @@ class Case:
     """A gang and a cause as the rules see them.
 
     ``hit`` is the member at fault, ``recreate`` are the slots whose pods must be replaced, ``moved`` those of them that
-    could be restarted where they are, but whose node is leaving.
+    could be restarted where they are, but whose node is leaving or whose eviction is requested.
     """
 
     facts: Facts
@@ -77,7 +77,8 @@ def roster(
         movable=frozenset(
             slot
             for slot, each in live.items()
-            if (node := nodes.get(each.node)) is not None and node.leaving and slot not in bars
+            if slot not in bars
+            and (each.eviction_requested or ((node := nodes.get(each.node)) is not None and node.leaving))
         ),
         concerned=len(concerned),
         outside=tuple(

@@ -38,6 +38,7 @@ class Reason(enum.Enum):
     REQUESTED = "Requested"
     MEMBERS_LOST = "MembersLost"
     MAINTENANCE_PLANNED = "MaintenancePlanned"
+    EVICTION_REQUESTED = "EvictionRequested"
     RECREATION_REQUESTED = "RecreationRequested"
     TOO_MANY_FAULTS = "TooManyFaults"
     NOT_A_GANG = "NotAGang"
@@ -67,7 +68,8 @@ class Roster:
 
     - ``by_pod``: all members; ``present``: the pod that counts for each slot
     - ``live``: those of them that a round would restart
-    - ``lost``: the slots whose pods must be replaced; ``movable``: those whose pods may be, as their node is leaving
+    - ``lost``: the slots whose pods must be replaced; ``movable``: those whose pods may be, as their node
+      is leaving or their eviction is requested
     - ``concerned``: how many slots are live or lost; ``outside``: those of them that have not opted in
     - ``bars``: why the pods of some slots must not be deleted
     - ``elsewhere``: a live slot that a sidecar of upstream's JobSet controller restarts in place; "" if none is

@@ -168,8 +168,12 @@ def _round(case: Case) -> Decision:
     cause = case.facts.cause
     if not case.recreate:
         return Decision(Kind.IN_PLACE, Reason.REQUESTED if isinstance(cause, Request) else Reason.MEMBER_FAILED)
-    which = f"{len(case.recreate)} of {len(case.roster.present)} are recreated, such as {min(case.recreate)}"
-    if case.recreate == case.moved:
+    example = min(case.recreate)
+    which = f"{len(case.recreate)} of {len(case.roster.present)} are recreated, such as {example}"
+    if case.recreate == case.moved and case.roster.present[example].eviction_requested:
+        reason = Reason.EVICTION_REQUESTED
+        which = f"{which}: an EvictionRequest names its pod"
+    elif case.recreate == case.moved:
         reason = Reason.MAINTENANCE_PLANNED
         which = f"{which}: maintenance of its node is planned"
     elif isinstance(cause, Request) and cause.recreate:

@@ -45,7 +45,8 @@ class Member:
     (its JobSet or Job; if only a label forms the gang, the pod's controller): another object of the same name is
     another gang. Empty if it is not known. ``left_out``: its Job would not count its end
     (``controller.gangs.job_accounting.is_left_out``). ``device_failure``: the pod is being deleted because of a device
-    of its node, and this is the fault's code; "" for any other pod.
+    of its node, and this is the fault's code; "" for any other pod. ``eviction_requested``: an EvictionRequest asks for
+    its eviction (``controller.watches.evictions``).
     """
 
     pod: PodRef
@@ -62,6 +63,7 @@ class Member:
     gang_uid: str = ""
     left_out: bool = False
     device_failure: str = ""
+    eviction_requested: bool = False
 
     @property
     def is_over(self) -> bool:

@@ -219,9 +219,15 @@ def _replace(draft: RoundBuilder, member: Member, nodes: Mapping[NodeName, NodeV
         replacement.lose(draft, uid, reason="PodFailed", detail="the pod has failed")
     elif isinstance(cause, Request) and cause.recreate:
         replacement.lose(draft, uid, reason="Requested", detail=cause.reason)
-    elif (node := nodes.get(member.node)) is not None and node.leaving and not cases.is_lost(node):
-        replacement.lose(
-            draft, uid, reason="MaintenancePlanned", detail=f"maintenance of node {member.node} is planned"
-        )
     else:
-        replacement.lose(draft, uid, reason="NodeLost", detail=f"node {member.node} is not ready")
+        reason, detail = _why_not_there(member, nodes.get(member.node))
+        replacement.lose(draft, uid, reason=reason, detail=detail)
+
+
+def _why_not_there(member: Member, node: NodeView | None) -> tuple[str, str]:
+    """Return the reason and the detail of the replacement of a pod that may not run on its node."""
+    if not cases.is_lost(node) and member.eviction_requested:
+        return "EvictionRequested", "an EvictionRequest names the pod"
+    if not cases.is_lost(node) and node is not None and node.leaving:
+        return "MaintenancePlanned", f"maintenance of node {member.node} is planned"
+    return "NodeLost", f"node {member.node} is not ready"

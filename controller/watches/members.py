@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import enum
 from collections.abc import AsyncIterator, Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
@@ -21,6 +21,7 @@ from kubemend.common.kube import client, errors, informer, paths, shares
 from kubemend.common.kube.changes import ChangeKind
 from kubemend.controller.gangs import members
 from kubemend.controller.model.members import Member, NodeName, PodUid
+from kubemend.controller.watches.evictions import Target
 
 log = structlog.get_logger(__name__)
 
@@ -77,11 +78,13 @@ class Members:
         parallel: int = 8,
         bare: Callable[[int], None] = lambda _: None,
         following: Callable[[], aio.Backoff] = lambda: aio.Backoff(first=0.5, limit=15.0),
+        eviction_requested: Callable[[Target], bool] = lambda _: False,
     ) -> None:
         """Create it; ``parallel`` is how many pods are read at once if it is not clear whether they were deleted.
 
         ``bare`` is called with the number of members of which only the identity is kept (``members.bare``).
-        ``following`` returns the backoff between two reads of a single pod.
+        ``following`` returns the backoff between two reads of a single pod. ``eviction_requested`` returns whether a
+        pod's eviction is requested; at a change of it call ``eviction_changed``.
         """
         self._api = api
         part = JointComponent(report)
@@ -103,6 +106,7 @@ class Members:
         self._slots = asyncio.Semaphore(parallel)
         self._backoff = backoff
         self._following = following
+        self._eviction_requested = eviction_requested
         self._watches = [
             informer.Informer(
                 api=api,
@@ -205,6 +209,11 @@ class Members:
         """Return the gangs that have members."""
         return self._by_gang.keys()
 
+    def eviction_changed(self, pod: Target) -> None:
+        """Note that the eviction of a pod is requested, or no longer."""
+        if (member := self._by_uid.get(pod.uid)) is not None:
+            self._put(member)
+
     def subscribe(self, listener: Callable[[MemberChange], None]) -> Callable[[], None]:
         """Call ``listener`` at each change, in order; it must not block. Returns the function that unsubscribes."""
         self._listeners.append(listener)
@@ -271,6 +280,9 @@ class Members:
         return any(uid in watch.items() for watch in self._watches)
 
     def _put(self, member: Member) -> None:
+        requested = self._eviction_requested(Target(member.pod.namespace, member.pod.uid))
+        if requested is not member.eviction_requested:
+            member = replace(member, eviction_requested=requested)
         before = self._by_uid.get(member.pod.uid)
         if before == member:
             return

@@ -56,6 +56,14 @@ def leaving(*indexes: int) -> dict[NodeName, NodeView]:
     return {name: replace(node, leaving=name in names) for name, node in builders.nodes(3).items()}
 
 
+def evicted(*indexes: int, **changes: Any) -> tuple[Member, ...]:
+    """Return a gang, in which the eviction of some members is requested."""
+    return tuple(
+        builders.member(each, eviction_requested=True, **changes) if each in indexes else builders.member(each)
+        for each in range(3)
+    )
+
+
 ALL_FAILED = tuple(builders.member(each, phase=PodPhase.FAILED) for each in range(3))
 ONE_AN_HOUR = with_one(0, annotations={**builders.OPTED_IN, "kubemend.io/max-restarts": "1"})
 YOUNG = tuple(Past(NOW - age, NOW - age - 1.0, "train/0", "Exit1") for age in (40.0, 30.0, 3.0))
@@ -134,6 +142,13 @@ FULL = tuple(Past(NOW - 100.0 * age, NOW - 100.0 * age - 1.0) for age in range(1
         ({"nodes": leaving(1), "members": with_one(1, phase=PodPhase.SUCCEEDED)}, Kind.IN_PLACE, None),
         ({"nodes": leaving(1), "history": FULL}, Kind.FAIL, Reason.BUDGET_SPENT),
         ({"nodes": leaving(0), "members": builders.gang(1)}, Kind.RECREATE_ALL, Reason.MAINTENANCE_PLANNED),
+        # evictions
+        ({"members": evicted(1)}, Kind.IN_PLACE_AND_RECREATE, Reason.EVICTION_REQUESTED),
+        ({"members": evicted(0, 1, 2), "cause": request()}, Kind.RECREATE_ALL, Reason.EVICTION_REQUESTED),
+        ({"members": evicted(1), "nodes": leaving(1)}, Kind.IN_PLACE_AND_RECREATE, Reason.EVICTION_REQUESTED),
+        ({"members": evicted(1), "nodes": only_lost(2)}, Kind.IN_PLACE_AND_RECREATE, Reason.MEMBERS_LOST),
+        ({"members": evicted(1), "cause": request(max_unavailable=1)}, Kind.IN_PLACE, Reason.REQUESTED),
+        ({"members": evicted(1, owner=None)}, Kind.IN_PLACE, Reason.MEMBER_FAILED),
         # budget
         ({"limit": 20, "used": 3, "members": ONE_AN_HOUR, "history": YOUNG[:1]}, Kind.FAIL, Reason.BUDGET_SPENT),
         ({"history": YOUNG}, Kind.POSTPONE, Reason.NO_PROGRESS),

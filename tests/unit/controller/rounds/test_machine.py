@@ -2038,6 +2038,24 @@ def test_member_that_moves_has_the_reason_of_its_node(ready: bool | None) -> Non
     assert advance.round.members[uid(1)].phase is not MemberPhase.LEAVING
 
 
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        (NodeView(NodeName("node-0"), ready=True), "EvictionRequested"),
+        (NodeView(NodeName("node-0"), ready=None), "NodeLost"),
+        (None, "EvictionRequested"),
+    ],
+)
+def test_member_that_moves_has_the_reason_of_its_eviction(node: NodeView | None, reason: str) -> None:
+    members = (builders.member(0, eviction_requested=True), builders.member(1))
+    nodes = {**builders.nodes(2), **({node.name: node} if node is not None else {})}
+    if node is None:
+        del nodes[NodeName("node-0")]
+    kept = status.parse(status.render(resumed(members, decision=RECREATE_0).round), created_at=NOW)
+    moved = machine.resume(REF, kept=kept, members=members, nodes=nodes, now=NOW).round.members[uid(0)]
+    assert (moved.phase, moved.reason) == (MemberPhase.LEAVING, reason)
+
+
 def test_leader_with_slow_clock_still_counts_forward() -> None:
     advance = resumed(builders.gang(2))
     kept = status.parse(status.render(advance.round), created_at=NOW)
