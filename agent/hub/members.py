@@ -23,13 +23,15 @@ from kubemend.agent.model.workloads import (
 )
 from kubemend.agent.restart import exits as restart_exits
 from kubemend.agent.restart import members
-from kubemend.common import contained
+from kubemend.common import aio, contained
 from kubemend.common.contained import Part
 
 log = structlog.get_logger(__name__)
 
 _NANOSECOND = 1e-9
 _EXIT = "exit:"
+_ASK_AGAIN = 0.5
+"""Seconds after which the runtime is first asked again how a container has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,16 +166,18 @@ class Members:
             self._leaving.remove(uid)
             self._callbacks.gone(uid)
 
-    async def _ask(self, view: ContainerSummary, *, at: float | None) -> None:
-        """Get a container's exit from the runtime. It ended at ``at`` (Unix time; None: as the runtime reports)."""
+    async def _ask(self, view: ContainerSummary, *, at: float) -> None:
+        """Get the exit of a container that ended at ``at`` (Unix time) from the runtime, once it answers."""
+        backoff = aio.Backoff(first=_ASK_AGAIN)
         with contained.within(Part.MEMBER, view.ref):
-            await self._get_exit(view, at=at)
+            while (info := await self._status(view)) is None and self._has_ended(view):
+                await backoff.wait()
+            if info is not None:
+                self._ended(view, info.exit_code, reason=info.reason, at=at)
 
-    async def _get_exit(self, view: ContainerSummary, *, at: float | None) -> None:
-        info = await self._status(view)
-        if info is not None:
-            ended_at = at if at is not None else info.finished_at * _NANOSECOND
-            self._ended(view, info.exit_code, reason=info.reason, at=ended_at)
+    def _has_ended(self, view: ContainerSummary) -> bool:
+        """Return whether a container is listed as ended. Without that there is no more to learn about it."""
+        return any(each.id == view.id and each.state is ContainerState.EXITED for each in self._containers.containers())
 
     async def _status(self, view: ContainerSummary) -> ContainerStatus | None:
         """Return the status of an ended container; None if the runtime does not report that it has ended."""
@@ -215,8 +219,8 @@ class Members:
                 continue
             if pod.is_over:
                 self._exit_codes[view.id] = None  # the failure of a pod that is over is not reported
-            else:
-                await self._ask(view, at=None)
+            elif (info := await self._status(view)) is not None:
+                self._ended(view, info.exit_code, reason=info.reason, at=info.finished_at * _NANOSECOND)
 
     def _ended(self, view: ContainerSummary, exit_code: int, *, reason: str, at: float) -> None:
         if view.id in self._exit_codes:

@@ -29,12 +29,15 @@ from tests.unit.hub import builders
 
 @dataclass
 class Runtime:
-    """The container runtime: containers' exits, and which of them the agent requested."""
+    """The container runtime: containers' exits, and which of them the agent requested. ``failures`` come first."""
 
     infos: dict[ContainerId, ContainerStatus] = field(default_factory=dict)
     ended: set[ContainerId] = field(default_factory=set)
+    failures: list[errors.CriError] = field(default_factory=list)
 
     async def container_status(self, container_id: ContainerId) -> ContainerStatus:
+        if self.failures:
+            raise self.failures.pop()
         if container_id not in self.infos:
             raise errors.NotFound("no such container", where="/run/cri.sock")
         return self.infos[container_id]

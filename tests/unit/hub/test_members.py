@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from kubemend.agent.clients.cri import errors
 from kubemend.agent.hub import exits
+from kubemend.agent.hub import members as members_module
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState
 from kubemend.agent.restart.reasons import Reason
 from kubemend.common.components import ComponentState
@@ -59,6 +61,20 @@ async def test_exit_code_missing_from_event_is_queried(env: HubEnv) -> None:
         stream, _ = await hub.welcomed()
         env.events.exit(C, code=None)
         assert (await stream.next("fault")).exit_code == 3
+
+
+async def test_exit_code_is_queried_until_the_runtime_has_it(env: HubEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event of an end may come before the status, and the runtime may be away again."""
+    monkeypatch.setattr(members_module, "_ASK_AGAIN", 0.01)
+    await env.pods.put(builders.member(0))
+    env.events.run(builders.trainer(0), name="c")
+    env.runtime.failures = [errors.RuntimeUnavailable("connection refused", where="/run/cri.sock") for _ in range(3)]
+    env.runtime.infos[C] = builders.info(C, of=builders.trainer(0), exit_code=3)
+    async with env.replica() as hub, env.running(env.agent(hub)):
+        stream, _ = await hub.welcomed()
+        env.events.exit(C, code=None)
+        assert (await stream.next("fault")).exit_code == 3
+    assert env.runtime.failures == []
 
 
 async def test_unknown_exit_is_not_reported(env: HubEnv) -> None:
