@@ -90,13 +90,13 @@ class Evictions:
     async def _is_served(self) -> bool | None:
         """Return whether the API server has the resource; None if it does not say so now."""
         try:
-            listed = await self._api.get(_VERSION)
+            served = {each["name"] for each in (await self._api.get(_VERSION))["resources"]}
         except errors.NotFoundError:
             return False
-        except errors.KubeError:
+        except (errors.KubeError, *informer.INVALID):
             return None  # the watches of pods and nodes report an API server that is away
         self._backoff.reset()
-        return any(each.get("name") == _RESOURCE for each in listed.get("resources") or ())
+        return _RESOURCE in served
 
     def _apply(self, change: informer.Change[Target]) -> None:
         self._set(change.uid, None if change.kind is ChangeKind.GONE else change.value)
