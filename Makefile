@@ -70,8 +70,10 @@ test-long: devnode kubernetes crio platforms image  ## the slower checks: the te
 test-platforms: devnode kubernetes platforms  ## next to each of other projects' controllers; prints the table of docs/platforms.md (minutes)
 	python -m pytest -m long tests/platforms
 
-test-vm: devnode kubernetes  ## restarts on a virtual node with systemd, cgroup v2 alone and AppArmor (Debian, root; half an hour)
-	python -m hack.vm -- python -m pytest -n 0 --timeout 1200 -m "vm or not long" tests/scenarios/columns/test_confinement.py tests/containerd/test_swaps.py
+VM_TESTS := python -m pytest -n 0 --timeout 1200 -m "vm or not long" tests/scenarios/columns/test_confinement.py tests/containerd/test_swaps.py
+test-vm: devnode kubernetes  ## restarts on a virtual node with systemd, cgroup v2 alone, both drivers, and AppArmor (Debian, root; an hour)
+	python -m hack.vm -- $(VM_TESTS)
+	KUBEMEND_DEV_CGROUP_DRIVER=systemd python -m hack.vm -- $(VM_TESTS)
 
 lint: venv  ## style, types, import contracts, generated files
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint-types lint-rest

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 
-from hack.devnode import apiserver, leftovers, processes
+from hack.devnode import apiserver, cgroups, leftovers, processes
 from hack.devnode.layout import NodeLayout
 from hack.devnode.node import DevNode, Options
 from hack.devnode.part import Part
@@ -64,7 +64,7 @@ async def power_off(node: DevNode) -> None:
     The API server is not notified, as in a real failure.
     """
     await node.kubelet.kill()
-    inside = f"{node.layout.cgroup_parent}/"
+    inside = f"{cgroups.path(node.layout.cgroup_parent)}/"
     while members := [
         each for each in processes.running() if any(path.startswith(inside) for path in processes.cgroups(each.pid))
     ]:

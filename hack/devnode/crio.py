@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from typing import ClassVar, Final
 
-from hack.devnode import images, layout, packages
+from hack.devnode import cgroups, images, layout, packages
 from hack.devnode.containerd import Containerd
 from hack.devnode.gobuild import GoModule
 from hack.devnode.packages import CHECKOUT
@@ -89,6 +89,7 @@ class Crio(Containerd):
             cni_dir=self.binaries.cni_dir,
             search_path=self.search_path,
             oci_runtime=self._options.oci_runtime,
+            cgroup_driver=cgroups.driver(),
         )
 
     def _command(self) -> tuple[str, ...]:

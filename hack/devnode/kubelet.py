@@ -153,8 +153,8 @@ class Kubelet(Part):
             "address": where.gateway,
             "port": self._port,  # 10250 belongs to one kubelet of the machine
             "healthzPort": 0,  # so does 10248
-            # Neither systemd nor cgroup v2 is needed; and no cgroup outside of the node's is touched.
-            "cgroupDriver": "cgroupfs",
+            # By default neither systemd nor cgroup v2 is needed; and no cgroup outside of the node's is touched.
+            "cgroupDriver": cgroups.driver(),
             "failCgroupV1": False,
             "enforceNodeAllocatable": [],
             # Machines of developers have swap, kernel settings, firewalls and full disks of their own.

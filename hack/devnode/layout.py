@@ -173,7 +173,7 @@ class NodeLayout:
 
     @property
     def cgroup_parent(self) -> str:
-        """The cgroup of all pods, as CRI's ``cgroup_parent`` requires it (cgroupfs driver)."""
+        """The cgroup of all pods, by kubelet's name for it (``devnode.cgroups``)."""
         return f"/kubemend-dev-{self.name}"
 
     # --- kubelet's side

@@ -77,6 +77,7 @@ def _remove(node: layout.NodeLayout, containers: frozenset[str], shim_sockets: l
         # Lazily: a mount that is briefly busy (an exiting process) is removed once it is not.
         subprocess.run(("umount", "--lazy", point), capture_output=True, timeout=_SECONDS, check=False)
     network.delete_bridge(node)
+    cgroups.stop(node.cgroup_parent)
     for cgroup in cgroups.directories(node.cgroup_parent):
         for folder, _, _ in os.walk(cgroup, topdown=False):
             _remove_cgroup(pathlib.Path(folder))
@@ -112,7 +113,7 @@ def _programs(node: layout.NodeLayout) -> Iterator[processes.ProcessId]:
 def _container_processes(node: layout.NodeLayout, containers: frozenset[str]) -> Iterator[processes.ProcessId]:
     for process in processes.running():
         for path in processes.cgroups(process.pid):
-            if path.startswith(f"{node.cgroup_parent}/") or containers.intersection(path.split("/")):
+            if path.startswith(f"{cgroups.path(node.cgroup_parent)}/") or containers.intersection(path.split("/")):
                 yield process
                 break
 

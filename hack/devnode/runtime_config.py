@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from hack.devnode import images, layout, packages
+from hack.devnode import cgroups, images, layout, packages
 
 _UNUSED_PLUGINS = (
     "io.containerd.differ.v1.erofs",
@@ -179,7 +179,7 @@ def _cri_runtime(node: layout.NodeLayout, *, table: str, runtimes: Mapping[str, 
     [{table}.containerd.runtimes.{name}.options]
       BinaryName = {_quoted(program)}
       Root = {_quoted(node.containerd_state / "runc")}
-      SystemdCgroup = false
+      SystemdCgroup = {json.dumps(cgroups.driver() == cgroups.SYSTEMD)}
 """
         for name, program in runtimes.items()
     )

@@ -6,7 +6,7 @@ from typing import TypeAlias
 import grpc
 import pytest
 
-from hack.devnode import claims, images, leftovers, packages, processes
+from hack.devnode import cgroups, claims, images, leftovers, packages, processes
 from hack.devnode.containerd import Containerd, ContainerdError
 from hack.devnode.layout import NodeLayout
 from kubemend.common import grpcio
@@ -225,9 +225,8 @@ def _forwarding() -> str:
 
 def _freeze(node: NodeLayout) -> None:
     """Freeze all containers of a node: by cgroup v1's freezer, whose frozen processes even SIGKILL does not end."""
-    cgroups = pathlib.Path("/sys/fs/cgroup")
-    name = node.cgroup_parent.removeprefix("/")
-    old, new = cgroups / "freezer" / name / "freezer.state", cgroups / name / "cgroup.freeze"
+    mounted_at, name = pathlib.Path("/sys/fs/cgroup"), cgroups.path(node.cgroup_parent).removeprefix("/")
+    old, new = mounted_at / "freezer" / name / "freezer.state", mounted_at / name / "cgroup.freeze"
     if old.exists():
         old.write_text("FROZEN", encoding="ascii")
     else:

@@ -104,7 +104,7 @@ class Pods:
             api_pb2.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id), timeout=_CALL_SECONDS
         )
         await self._directories.remove(running.pod)
-        await asyncio.to_thread(cgroups.remove, running.sandbox.linux.cgroup_parent)
+        await asyncio.to_thread(cgroups.remove, self._cgroup(running.pod))
         self._made.remove(running)
 
     async def remove_all(self) -> None:
@@ -124,9 +124,12 @@ class Pods:
             api_pb2.StopPodSandboxRequest(pod_sandbox_id=sandbox_id), timeout=_CALL_SECONDS
         )
 
+    def _cgroup(self, pod: spec.Pod) -> str:
+        return config.pod_cgroup(self._node.cgroup_parent, pod)
+
     async def _start_sandbox(self, pod: spec.Pod) -> RunningPod:
         sandbox = config.sandbox_config(
-            pod, attempt=0, pod_logs=self._node.pod_logs, cgroup_root=self._node.cgroup_parent
+            pod, attempt=0, pod_logs=self._node.pod_logs, cgroup_parent=cgroups.parent(self._cgroup(pod))
         )
         config.pod_log_directory(self._node.pod_logs, pod).mkdir(parents=True)
         started = await self._runtime.RunPodSandbox(api_pb2.RunPodSandboxRequest(config=sandbox), timeout=_CALL_SECONDS)

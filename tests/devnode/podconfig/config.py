@@ -53,14 +53,17 @@ def pod_log_directory(root: Path, pod: Pod) -> Path:
 
 
 def pod_cgroup(root: str, pod: Pod) -> str:
-    """Return the pod's cgroup for the cgroupfs driver, such as ``/<root>/kubepods/besteffort/pod<uid>``."""
+    """Return kubelet's name for the pod's cgroup, such as ``/<root>/kubepods/besteffort/pod<uid>``."""
     qos = quantities.qos_class([dict(container.raw) for container in pod.mains])
     parts = [root.strip("/"), "kubepods", "" if qos == "Guaranteed" else qos.lower(), f"pod{pod.uid}"]
     return "/" + "/".join(part for part in parts if part)
 
 
-def sandbox_config(pod: Pod, *, attempt: int, pod_logs: Path, cgroup_root: str) -> cri.PodSandboxConfig:
-    """Return the config of the pod's sandbox; ``attempt`` counts the sandboxes of the pod."""
+def sandbox_config(pod: Pod, *, attempt: int, pod_logs: Path, cgroup_parent: str) -> cri.PodSandboxConfig:
+    """Return the config of the pod's sandbox; ``attempt`` counts the sandboxes of the pod.
+
+    ``cgroup_parent`` is the pod's cgroup as the cgroup driver has it (``devnode.cgroups.parent``).
+    """
     metadata = pod.raw["metadata"]
     security = pod.spec.get("securityContext") or {}
     context = cri.LinuxSandboxSecurityContext(
@@ -77,7 +80,7 @@ def sandbox_config(pod: Pod, *, attempt: int, pod_logs: Path, cgroup_root: str) 
         log_directory=str(pod_log_directory(pod_logs, pod)),
         labels={**(metadata.get("labels") or {}), **_pod_labels(pod)},
         annotations=metadata.get("annotations") or {},
-        linux=cri.LinuxPodSandboxConfig(cgroup_parent=pod_cgroup(cgroup_root, pod), security_context=context),
+        linux=cri.LinuxPodSandboxConfig(cgroup_parent=cgroup_parent, security_context=context),
     )
 
 
