@@ -220,11 +220,11 @@ def _replace(draft: RoundBuilder, member: Member, nodes: Mapping[NodeName, NodeV
     elif isinstance(cause, Request) and cause.recreate:
         replacement.lose(draft, uid, reason="Requested", detail=cause.reason)
     else:
-        reason, detail = _why_not_there(member, nodes.get(member.node))
+        reason, detail = _placement_reason(member, nodes.get(member.node))
         replacement.lose(draft, uid, reason=reason, detail=detail)
 
 
-def _why_not_there(member: Member, node: NodeView | None) -> tuple[str, str]:
+def _placement_reason(member: Member, node: NodeView | None) -> tuple[str, str]:
     """Return the reason and the detail of the replacement of a pod that may not run on its node."""
     if not cases.is_lost(node) and member.eviction_requested:
         return "EvictionRequested", "an EvictionRequest names the pod"

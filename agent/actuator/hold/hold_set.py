@@ -280,7 +280,7 @@ class HoldSet:
         """Thaw a container, and return whether it certainly runs."""
         with contained.within(contained.Part.CONTAINER, container.id):
             runs = self._freezer.thaw(container.id)
-            container.ended = runs is False
+            container.ended |= runs is False
             return runs is True
         return False
 
