@@ -60,13 +60,15 @@ class Informer(Generic[T]):
         backoff: aio.Backoff | None = None,
         bounds: shares.Bounds[T] | None = None,
         metadata_only: bool = False,
+        optional: bool = False,
     ) -> None:
         """Create it for the collection at ``path``, narrowed by ``params`` (selectors), listed ``page`` at a time.
 
         ``page`` 0: all at once. ``reduce`` returns the part of an object to keep, or None for one that does not belong
         here. It is called as each object comes in, and no object is held longer. ``metadata_only``: it gets only the
         metadata. It may raise the exceptions of INVALID: these are logged, and the known value of the object is
-        kept. ``bounds`` limits collections that any user can fill.
+        kept. ``bounds`` limits collections that any user can fill. ``optional``: ``run`` drops all objects and raises
+        NotFoundError when the server does not have the collection.
         """
         self._api = api
         self._path = path
@@ -77,6 +79,7 @@ class Informer(Generic[T]):
         self._backoff = backoff or aio.Backoff(first=0.2, limit=10.0)
         self._bounds = bounds
         self._metadata_only = metadata_only
+        self._optional = optional
         self._items: dict[str, T] = {}
         self._shares: shares.Shares[T] = shares.Shares(bounds)
         self._crowded: set[str] = set()  # namespaces that have been logged as too large
@@ -129,6 +132,10 @@ class Informer(Generic[T]):
         except errors.GoneError:
             log.info("informer.history_expired", path=self._path)  # away for too long: list again
         except errors.KubeError as error:
+            if self._optional and isinstance(error, errors.NotFoundError):
+                for uid in [*self._items]:
+                    self._drop(uid)
+                raise
             self._report(ComponentStatus(ComponentState.DEGRADED, message=error.what, hint=error.hint))
             log.debug("informer.api_unavailable", path=self._path, error=str(error), items=len(self._items))
 

@@ -1,6 +1,6 @@
 """The pods whose eviction is requested (EvictionRequest, KEP-4563), where the API server has these objects.
 
-They are found by discovery: Kubernetes 1.37 serves them as alpha (``lifecycle.k8s.io/v1alpha1``), if that is enabled.
+Kubernetes 1.37 has them as alpha (``lifecycle.k8s.io/v1alpha1``), if that is enabled.
 """
 
 import asyncio
@@ -11,14 +11,12 @@ from typing import Any, Final, NamedTuple
 
 from kubemend.common import aio
 from kubemend.common.components import ComponentState, ComponentStatus
-from kubemend.common.kube import client, errors, informer, shares
+from kubemend.common.kube import client, errors, informer, paths, shares
 from kubemend.common.kube.changes import ChangeKind
 from kubemend.controller.model.members import PodUid
 
-_VERSION: Final = "/apis/lifecycle.k8s.io/v1alpha1"
-_RESOURCE: Final = "evictionrequests"
 _LOOK_AGAIN: Final = 600.0
-"""Seconds between two looks at what the API server serves. An administrator may enable an alpha API at any time."""
+"""Seconds after which an API server without these objects is asked again: an administrator may enable an alpha API."""
 _OVER: Final = frozenset({"Failed", "TargetEvicted"})
 """The conditions of a request that was met, cancelled or given up."""
 _NOT_SERVED: Final = ComponentStatus(ComponentState.IDLE, "the API server serves no EvictionRequests")
@@ -42,24 +40,23 @@ class Evictions:
         *,
         api: client.KubeClient,
         report: Callable[[ComponentStatus], None],
-        backoff: Callable[[], aio.Backoff] = lambda: aio.Backoff(first=0.2, limit=10.0),
+        backoff: aio.Backoff | None = None,
         look_again: float = _LOOK_AGAIN,
     ) -> None:
-        """``backoff`` returns the waits between failed attempts, ``look_again`` is in seconds."""
-        self._api = api
+        """``look_again`` is in seconds."""
         self._report = report
-        self._backoff = backoff()
         self._look_again = look_again
         self._requests: dict[str, Target] = {}  # by the request's UID
         self._count: Counter[Target] = Counter()
         self._listeners: list[Callable[[Target], None]] = []
         self._informer: informer.Informer[Target] = informer.Informer(
             api=api,
-            path=f"{_VERSION}/{_RESOURCE}",
+            path=paths.collection("evictionrequests", group="lifecycle.k8s.io", version="v1alpha1"),
             reduce=target,
             report=report,
-            backoff=backoff(),
+            backoff=backoff,
             bounds=shares.Bounds(lambda _: _NONE, one=1_000, namespace=1_000_000, total=8_000_000),
+            optional=True,
         )
         self._informer.subscribe(self._apply)
 
@@ -74,29 +71,10 @@ class Evictions:
     async def run(self) -> None:
         """Keep the view current indefinitely."""
         while True:
-            served = await self._is_served()
-            if served:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._look_again):
-                        await self._informer.run()
-            elif served is False:
-                self._report(_NOT_SERVED)
-                for request in [*self._requests]:
-                    self._set(request, None)
-                await asyncio.sleep(self._look_again)
-            else:
-                await self._backoff.wait()
-
-    async def _is_served(self) -> bool | None:
-        """Return whether the API server has the resource; None if it does not say so now."""
-        try:
-            served = {each["name"] for each in (await self._api.get(_VERSION))["resources"]}
-        except errors.NotFoundError:
-            return False
-        except (errors.KubeError, *informer.INVALID):
-            return None  # the watches of pods and nodes report an API server that is away
-        self._backoff.reset()
-        return _RESOURCE in served
+            with contextlib.suppress(errors.NotFoundError):
+                await self._informer.run()
+            self._report(_NOT_SERVED)
+            await asyncio.sleep(self._look_again)
 
     def _apply(self, change: informer.Change[Target]) -> None:
         self._set(change.uid, None if change.kind is ChangeKind.GONE else change.value)

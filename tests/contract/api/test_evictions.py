@@ -16,7 +16,7 @@ from kubemend.common.kube import client, errors, paths
 from kubemend.controller.model.members import Member, PodUid
 from kubemend.controller.watches.evictions import Evictions, Target
 from kubemend.controller.watches.members import Members
-from tests import background, eventually
+from tests import eventually
 from tests.contract.api import objects, restarts
 from tests.control_plane import Tenant
 
@@ -55,7 +55,7 @@ class Env:
         self.evictions = Evictions(
             api=api,
             report=self.reports.append,
-            backoff=lambda: aio.Backoff(first=0.05, limit=0.2),
+            backoff=aio.Backoff(first=0.05, limit=0.2),
             look_again=0.5,
         )
         self.members = Members(api=api, report=lambda _: None, eviction_requested=self.evictions.requested)
@@ -180,23 +180,3 @@ async def test_requests_mean_nothing_once_the_server_has_none(env: Env) -> None:
         await env.until(is_requested)
     await env.until(is_not_requested)
     await eventually.true(lambda: env.reports[-1].state is ComponentState.IDLE)
-
-
-async def test_answer_that_is_no_discovery_document_changes_nothing(tenant: Tenant) -> None:
-    async with tenant.client() as api:
-        env = Env(api, tenant.namespace)
-        answers = asyncio.Queue[dict[str, Any]]()
-        documents: list[dict[str, Any]] = [{}, {"resources": None}, {"resources": [1]}, {"resources": [{}]}]
-        for each in documents:
-            answers.put_nowait(each)
-
-        async def get(path: str) -> dict[str, Any]:
-            if answers.empty():
-                raise errors.NotFoundError("no such group")
-            return answers.get_nowait()
-
-        api.get = get  # type: ignore[method-assign]
-        async with background.running(env.evictions.run()):
-            await eventually.true(lambda: bool(env.reports))
-        assert answers.empty()
-        assert {report.state for report in env.reports} == {ComponentState.IDLE}
