@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from kubemend.common import gangs
-from kubemend.controller.decisions.facts import Facts, Roster, needs_recreation
+from kubemend.controller.decisions.facts import Facts, Reason, Roster, needs_recreation
 from kubemend.controller.gangs import gang_options
 from kubemend.controller.gangs import members as members_module
 from kubemend.controller.gangs.gang_options import GangOptions
@@ -17,7 +17,7 @@ class Case:
     """A gang and a cause as the rules see them.
 
     ``hit`` is the member at fault, ``recreate`` are the slots whose pods must be replaced, ``moved`` those of them that
-    could be restarted where they are, but whose node is leaving or whose eviction is requested.
+    could be restarted where they are, but are about to leave their node, with the reason.
     """
 
     facts: Facts
@@ -25,7 +25,7 @@ class Case:
     roster: Roster
     hit: Member | None
     recreate: frozenset[str]
-    moved: frozenset[str]
+    moved: Mapping[str, Reason]
 
     @classmethod
     def of(cls, facts: Facts, *, now: float) -> "Case":
@@ -41,8 +41,8 @@ class Case:
             recreate |= gang.live.keys()
         is_rolling = isinstance(cause, Request) and cause.max_unavailable is not None
         # A rolling round moves none: a move of all at once would exceed its limit.
-        moved = frozenset() if is_rolling else gang.movable - recreate
-        return cls(facts, now, gang, hit, recreate | moved if moved else recreate, moved)
+        moved = {} if is_rolling else {slot: why for slot, why in gang.movable.items() if slot not in recreate}
+        return cls(facts, now, gang, hit, recreate | moved.keys() if moved else recreate, moved)
 
 
 def roster(
@@ -74,12 +74,11 @@ def roster(
         present=present,
         live=live,
         lost=lost,
-        movable=frozenset(
-            slot
+        movable={
+            slot: why
             for slot, each in live.items()
-            if slot not in bars
-            and (each.eviction_requested or ((node := nodes.get(each.node)) is not None and node.leaving))
-        ),
+            if slot not in bars and (why := departure(each, nodes.get(each.node))) is not None
+        },
         concerned=len(concerned),
         outside=tuple(
             slot
@@ -91,6 +90,15 @@ def roster(
         elsewhere=next((slot for slot, each in live.items() if gangs.JOBSET_ATTEMPT in each.annotations), ""),
         unclear=unclear,
     )
+
+
+def departure(member: Member, node: NodeView | None) -> Reason | None:
+    """Return why a member is about to leave its node; None if it is not, or if the node is lost."""
+    if is_lost(node):
+        return None
+    if node is not None and node.leaving:
+        return Reason.MAINTENANCE_PLANNED
+    return Reason.EVICTION_REQUESTED if member.eviction_requested else None
 
 
 def is_lost(node: NodeView | None) -> bool:

@@ -68,8 +68,8 @@ class Roster:
 
     - ``by_pod``: all members; ``present``: the pod that counts for each slot
     - ``live``: those of them that a round would restart
-    - ``lost``: the slots whose pods must be replaced; ``movable``: those whose pods may be, as their node
-      is leaving or their eviction is requested
+    - ``lost``: the slots whose pods must be replaced; ``movable``: those whose pods may be, because
+      they are about to leave their node, with the reason
     - ``concerned``: how many slots are live or lost; ``outside``: those of them that have not opted in
     - ``bars``: why the pods of some slots must not be deleted
     - ``elsewhere``: a live slot that a sidecar of upstream's JobSet controller restarts in place; "" if none is
@@ -80,7 +80,7 @@ class Roster:
     present: Mapping[str, Member]
     live: Mapping[str, Member]
     lost: frozenset[str]
-    movable: frozenset[str]
+    movable: Mapping[str, Reason]
     concerned: int
     outside: tuple[str, ...]
     bars: Mapping[str, Bar]

@@ -150,6 +150,10 @@ def _not_dry_run(case: Case) -> Decision | None:
     return Decision(Kind.OBSERVE, Reason.DRY_RUN, detail)
 
 
+_DEPARTURES = {
+    Reason.MAINTENANCE_PLANNED: "maintenance of its node is planned",
+    Reason.EVICTION_REQUESTED: "an EvictionRequest names its pod",
+}
 _RULES: tuple[_Rule, ...] = (
     _member_hit,
     _gang_present,
@@ -168,14 +172,10 @@ def _round(case: Case) -> Decision:
     cause = case.facts.cause
     if not case.recreate:
         return Decision(Kind.IN_PLACE, Reason.REQUESTED if isinstance(cause, Request) else Reason.MEMBER_FAILED)
-    example = min(case.recreate)
-    which = f"{len(case.recreate)} of {len(case.roster.present)} are recreated, such as {example}"
-    if case.recreate == case.moved and case.roster.present[example].eviction_requested:
-        reason = Reason.EVICTION_REQUESTED
-        which = f"{which}: an EvictionRequest names its pod"
-    elif case.recreate == case.moved:
-        reason = Reason.MAINTENANCE_PLANNED
-        which = f"{which}: maintenance of its node is planned"
+    which = f"{len(case.recreate)} of {len(case.roster.present)} are recreated, such as {min(case.recreate)}"
+    if case.recreate == case.moved.keys():
+        reason = case.moved[min(case.recreate)]
+        which = f"{which}: {_DEPARTURES[reason]}"
     elif isinstance(cause, Request) and cause.recreate:
         reason = Reason.RECREATION_REQUESTED
     else:

@@ -21,7 +21,7 @@ from dataclasses import replace
 
 from kubemend.common.coordination import OrderKind
 from kubemend.controller.decisions import cases
-from kubemend.controller.decisions.facts import Decision, Kind, needs_recreation
+from kubemend.controller.decisions.facts import Decision, Kind, Reason, needs_recreation
 from kubemend.controller.gangs import gang_options
 from kubemend.controller.gangs import members as members_module
 from kubemend.controller.model.faults import Cause, Fault, Request
@@ -220,14 +220,18 @@ def _replace(draft: RoundBuilder, member: Member, nodes: Mapping[NodeName, NodeV
     elif isinstance(cause, Request) and cause.recreate:
         replacement.lose(draft, uid, reason="Requested", detail=cause.reason)
     else:
-        reason, detail = _placement_reason(member, nodes.get(member.node))
+        reason, detail = _placement_reason(member, nodes.get(member.node), decided=draft.state.decision.reason)
         replacement.lose(draft, uid, reason=reason, detail=detail)
 
 
-def _placement_reason(member: Member, node: NodeView | None) -> tuple[str, str]:
-    """Return the reason and the detail of the replacement of a pod that may not run on its node."""
-    if not cases.is_lost(node) and member.eviction_requested:
-        return "EvictionRequested", "an EvictionRequest names the pod"
-    if not cases.is_lost(node) and node is not None and node.leaving:
-        return "MaintenancePlanned", f"maintenance of node {member.node} is planned"
+def _placement_reason(member: Member, node: NodeView | None, *, decided: Reason) -> tuple[str, str]:
+    """Return the reason and the detail of the replacement of a pod that may not run on its node.
+
+    What was ``decided`` may no longer hold when a new leader resumes the round.
+    """
+    why = None if cases.is_lost(node) else cases.departure(member, node) or decided
+    if why is Reason.MAINTENANCE_PLANNED:
+        return why.value, f"maintenance of node {member.node} is planned"
+    if why is Reason.EVICTION_REQUESTED:
+        return why.value, "an EvictionRequest names the pod"
     return "NodeLost", f"node {member.node} is not ready"

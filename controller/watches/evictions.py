@@ -95,11 +95,11 @@ class Evictions:
 
 
 def target(request: Mapping[str, Any]) -> Target | None:
-    """Return the pod of a v1alpha1 EvictionRequest; None if it was withdrawn or is over, or names no pod."""
+    """Return the pod of a v1alpha1 EvictionRequest; None if it is withdrawn, deleted or over, or names no pod."""
     spec = request["spec"]
     conditions = (request.get("status") or {}).get("conditions") or ()
     over = any(each["type"] in _OVER and each["status"] == "True" for each in conditions)
     pod = (spec["target"] or {}).get("pod")
-    if spec["intent"] != "Eviction" or over or not pod:
+    if spec["intent"] != "Eviction" or over or not pod or request["metadata"].get("deletionTimestamp"):
         return None
     return Target(str(request["metadata"]["namespace"]), PodUid(str(pod["uid"])))

@@ -124,6 +124,12 @@ async def test_the_account_can_do_what_the_controller_does(
         listing = await as_controller.list(path)
         async for _ in as_controller.watch(path, resource_version=listing.resource_version):
             pass  # until the server ends it: only the right to watch matters
+    evictions = paths.collection("evictionrequests", group="lifecycle.k8s.io", version="v1alpha1")
+    with pytest.raises(errors.NotFoundError):  # this server has none; without the right it would be ForbiddenError
+        await as_controller.list(evictions)
+    with pytest.raises(errors.NotFoundError):
+        async for _ in as_controller.watch(evictions, resource_version="0"):
+            pass
     pod = paths.pod(namespace, "a")
     await as_controller.patch_status(pod, {"status": {"conditions": [objects.condition("DisruptionTarget")]}})
     await as_controller.delete(pod)

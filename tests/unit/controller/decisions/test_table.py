@@ -145,7 +145,10 @@ FULL = tuple(Past(NOW - 100.0 * age, NOW - 100.0 * age - 1.0) for age in range(1
         # evictions
         ({"members": evicted(1)}, Kind.IN_PLACE_AND_RECREATE, Reason.EVICTION_REQUESTED),
         ({"members": evicted(0, 1, 2), "cause": request()}, Kind.RECREATE_ALL, Reason.EVICTION_REQUESTED),
-        ({"members": evicted(1), "nodes": leaving(1)}, Kind.IN_PLACE_AND_RECREATE, Reason.EVICTION_REQUESTED),
+        ({"members": evicted(1), "nodes": leaving(1)}, Kind.IN_PLACE_AND_RECREATE, Reason.MAINTENANCE_PLANNED),
+        ({"members": evicted(1), "nodes": only_lost(1)}, Kind.IN_PLACE_AND_RECREATE, Reason.MEMBERS_LOST),
+        ({"members": evicted(1, phase=PodPhase.SUCCEEDED)}, Kind.IN_PLACE, None),
+        ({"members": evicted(1), "history": FULL}, Kind.FAIL, Reason.BUDGET_SPENT),
         ({"members": evicted(1), "nodes": only_lost(2)}, Kind.IN_PLACE_AND_RECREATE, Reason.MEMBERS_LOST),
         ({"members": evicted(1), "cause": request(max_unavailable=1)}, Kind.IN_PLACE, Reason.REQUESTED),
         ({"members": evicted(1, owner=None)}, Kind.IN_PLACE, Reason.MEMBER_FAILED),
@@ -176,6 +179,22 @@ def test_member_whose_node_is_leaving_moves_in_the_round_and_the_others_stay() -
     assert "maintenance" in decision.detail
     both = decide(nodes={**leaving(1), **only_lost(2)})
     assert both.recreate == frozenset({builders.member(1).slot, builders.member(2).slot})
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason", "detail"),
+    [
+        (1, 2, Reason.EVICTION_REQUESTED, "such as train/1: an EvictionRequest names its pod"),
+        (2, 1, Reason.MAINTENANCE_PLANNED, "such as train/1: maintenance of its node is planned"),
+    ],
+)
+def test_reason_of_several_moves_is_that_of_the_member_in_the_detail(
+    first: int, second: int, reason: Reason, detail: str
+) -> None:
+    decision = decide(members=evicted(first), nodes=leaving(second))
+    assert (decision.kind, decision.reason) == (Kind.IN_PLACE_AND_RECREATE, reason)
+    assert decision.detail == f"2 of 3 are recreated, {detail}"
+    assert decision.recreate == {"train/1", "train/2"}
 
 
 def test_rolling_request_recreates_only_members_on_lost_nodes() -> None:

@@ -2038,6 +2038,18 @@ def test_member_that_moves_has_the_reason_of_its_node(ready: bool | None) -> Non
     assert advance.round.members[uid(1)].phase is not MemberPhase.LEAVING
 
 
+@pytest.mark.parametrize("reason", [Reason.EVICTION_REQUESTED, Reason.MAINTENANCE_PLANNED])
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_new_leader_that_finds_no_request_moves_the_member_for_the_reason_of_the_decision(
+    reason: Reason, *, is_lost: bool
+) -> None:
+    decision = replace(RECREATE_0, reason=reason)
+    kept = status.parse(status.render(resumed(builders.gang(2), decision=decision).round), created_at=NOW)
+    nodes = {**builders.nodes(2), NodeName("node-0"): NodeView(NodeName("node-0"), ready=None if is_lost else True)}
+    advance = machine.resume(REF, kept=kept, members=builders.gang(2), nodes=nodes, now=NOW)
+    assert advance.round.members[uid(0)].reason == ("NodeLost" if is_lost else reason.value)
+
+
 @pytest.mark.parametrize(
     ("node", "reason"),
     [

@@ -10,7 +10,7 @@ from kubemend.common.kube import informer
 from kubemend.controller.watches import evictions
 from kubemend.controller.watches.evictions import Target
 
-ANSWER = {
+ANSWER: dict[str, Any] = {
     "metadata": {
         "name": "drain-6xgp7",
         "namespace": "default",
@@ -49,13 +49,14 @@ def conditions(**statuses: str) -> dict[str, Any]:
     [
         ({}, POD),
         ({"status": None}, POD),
+        ({"metadata": {**ANSWER["metadata"], "deletionTimestamp": "2026-12-01T15:00:00Z"}}, None),
         ({"status": conditions(Failed="False", TargetEvicted="Unknown")}, POD),
         ({"status": conditions(Unheard="True")}, POD),
         ({"status": conditions(Failed="True", TargetEvicted="False")}, None),
         ({"status": conditions(TargetEvicted="True")}, None),
-        ({"spec": {**ANSWER["spec"], "intent": "Withdrawn"}}, None),  # type: ignore[dict-item]
-        ({"spec": {**ANSWER["spec"], "target": {"claim": {}}}}, None),  # type: ignore[dict-item]
-        ({"spec": {**ANSWER["spec"], "target": {}}}, None),  # type: ignore[dict-item]
+        ({"spec": {**ANSWER["spec"], "intent": "Withdrawn"}}, None),
+        ({"spec": {**ANSWER["spec"], "target": {"claim": {}}}}, None),
+        ({"spec": {**ANSWER["spec"], "target": {}}}, None),
     ],
 )
 def test_request_names_its_pod_until_it_is_withdrawn_or_over(changes: dict[str, Any], pod: Target | None) -> None:
