@@ -35,8 +35,10 @@ def driver() -> str:
     found = os.environ.get(_VARIABLE, CGROUPFS)
     if found not in (CGROUPFS, SYSTEMD):
         raise PackagesError(f"no cgroup driver {found!r}; set {_VARIABLE} to {CGROUPFS} or {SYSTEMD}")
-    if found == SYSTEMD and not _SYSTEMD_RUNS.exists():
-        raise PackagesError(f"systemd does not run here; unset {_VARIABLE}, or use python -m hack.vm")
+    if found == SYSTEMD and not (_SYSTEMD_RUNS.exists() and (_MOUNTED_AT / "cgroup.controllers").exists()):
+        raise PackagesError(
+            f"systemd does not run here with cgroup v2 alone; unset {_VARIABLE}, or use python -m hack.vm"
+        )
     return found
 
 

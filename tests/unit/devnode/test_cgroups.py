@@ -15,6 +15,8 @@ DRIVER = "KUBEMEND_DEV_CGROUP_DRIVER"
 def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DRIVER, "systemd")
     monkeypatch.setattr(cgroups, "_SYSTEMD_RUNS", tmp_path)
+    (tmp_path / "cgroup.controllers").touch()
+    monkeypatch.setattr(cgroups, "_MOUNTED_AT", tmp_path)
 
 
 def test_cgroup_keeps_its_name_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,13 +32,21 @@ def test_systemd_has_a_slice_for_each_cgroup_inside_those_of_its_parents(systemd
 
 
 @pytest.mark.parametrize(
-    ("driver", "message"), [("cgroups", "set KUBEMEND_DEV_CGROUP_DRIVER to"), ("systemd", "use python -m hack.vm")]
+    ("driver", "missing", "message"),
+    [
+        ("cgroups", "", "set KUBEMEND_DEV_CGROUP_DRIVER to"),
+        ("systemd", "systemd", "use python -m hack.vm"),
+        ("systemd", "cgroup.controllers", "use python -m hack.vm"),
+    ],
 )
 def test_driver_that_the_machine_does_not_have_is_refused_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, driver: str, message: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, driver: str, missing: str, message: str
 ) -> None:
     monkeypatch.setenv(DRIVER, driver)
     monkeypatch.setattr(cgroups, "_SYSTEMD_RUNS", tmp_path / "systemd")
+    monkeypatch.setattr(cgroups, "_MOUNTED_AT", tmp_path)
+    for name in {"systemd", "cgroup.controllers"} - {missing}:
+        (tmp_path / name).touch()
     with pytest.raises(PackagesError, match=message) as refused:
         cgroups.driver()
     assert "\n" not in str(refused.value)
