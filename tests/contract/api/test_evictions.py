@@ -108,19 +108,19 @@ async def served(api: client.KubeClient) -> AsyncIterator[None]:
     whole = paths.collection("evictionrequests", group=GROUP, version=VERSION)
     definition = f"{restarts.DEFINITIONS}/{NAME}"
 
-    async def is_served() -> bool:
+    async def has(path: str) -> bool:
         try:
-            await api.list(whole)
+            await api.get(path)
         except errors.NotFoundError:
             return False
         return True
 
     async def is_gone() -> bool:
-        return not await is_served()
+        return not await has(definition)
 
     await api.create(restarts.DEFINITIONS, DEFINITION)
     try:
-        await eventually.true(is_served)
+        await eventually.true(lambda: has(whole))
         yield
     finally:
         await api.delete(definition)
@@ -150,7 +150,7 @@ async def test_member_is_requested_until_each_request_is_withdrawn_or_over(env: 
     async with served(env.api):
         await env.request("drain")
         await env.until(is_requested)
-        assert env.reports[-1].state is ComponentState.READY
+        await eventually.true(lambda: env.reports[-1].state is ComponentState.READY)
         await env.request("autoscaler")
         await env.change("drain", {"spec": {"intent": "Withdrawn"}})
         await eventually.true(lambda: len(env.notified) == 3)
